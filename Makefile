@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.PHONY: demo test check format bench clean
+
+demo: $(READY)  ## trains the same model plainly and accumulated, and compares
+	$(BIN)/python -m bigbatch.cli.demo
+
+test: $(READY)  ## runs the test suite
+	$(BIN)/python -m pytest -n 2
+
+check: $(READY)  ## lints, checks formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## repairs what `check` can repair
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## prints time and memory against the bare loop
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/memory.py
+
+clean:
+	rm -rf $(VENV) build dist
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "bigbatch needs Python 3.10 or later: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@

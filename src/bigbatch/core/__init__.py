@@ -1,0 +1,1 @@
+"""The arithmetic of accumulation. Nothing here imports TensorFlow."""

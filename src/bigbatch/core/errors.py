@@ -1,0 +1,22 @@
+"""The one exception of the package and the wording of all its errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class AccumulationError(RuntimeError):
+    """The update of the whole batch cannot be had from its micro-batches."""
+
+
+def describe(expected: str, received: str, remedy: str) -> str:
+    """What was expected, what came instead and the way out: three sentences, always in this order."""
+    return f"{expected} Received: {received}. {remedy}"
+
+
+def require_size(name: str, value: Any, *, off: str) -> None:
+    """Accepts `None` and positive integers, and nothing that merely looks like one (`True`, `2.0`, `"16"`)."""
+    if value is None or (type(value) is int and value > 0):
+        return
+    error = ValueError if type(value) is int else TypeError
+    raise error(describe(f"`{name}` must be a positive integer or None.", f"{name}={value!r}", f"Use None to {off}."))

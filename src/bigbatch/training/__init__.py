@@ -1,0 +1,1 @@
+"""Accumulation in Keras and TensorFlow."""

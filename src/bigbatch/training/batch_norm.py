@@ -1,0 +1,101 @@
+"""Moving statistics of the whole batch for `BatchNormalization`.
+
+Keras moves the statistics once per forward pass, so with K micro-batches K times per update and by K different moments.
+Here each pass only tells its moments; they are pooled (law of total variance) and the statistics move once:
+
+    moving = moving * momentum + moments(batch) * (1 - momentum)
+
+What stays different from the whole batch: each micro-batch is still normalised by its own moments.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bigbatch.core.weighted import Moments
+from bigbatch.training import keras_private
+from bigbatch.training.overriding import overridden
+
+_BatchNormalization = keras.layers.BatchNormalization
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The moments that one call of a layer saw."""
+
+    layer: keras.layers.BatchNormalization
+    moments: Moments
+
+
+@contextmanager
+def observed(model: keras.Model) -> Iterator[list[Observation]]:
+    """Keeps the moving statistics of poolable layers still and notes the moments that would have moved them."""
+    observations: list[Observation] = []
+    with ExitStack() as stack:
+        for layer in _layers_of(model):
+            if _is_poolable(layer):
+                stack.enter_context(overridden(layer, call=_observing(layer, observations)))
+        yield observations
+
+
+def move(layer: keras.layers.BatchNormalization, moments: Moments) -> None:
+    """Moves the statistics of a layer as Keras does after one forward pass."""
+    for variable, value in ((layer.moving_mean, moments.mean), (layer.moving_variance, moments.variance)):
+        old = tf.cast(variable, value.dtype)
+        variable.assign(old * layer.momentum + value * (1.0 - layer.momentum))
+
+
+def warn_of(model: keras.Model) -> None:
+    """Says once, when accumulation is switched on, which layers normalise by the micro-batch."""
+    names = [layer.name for layer in _layers_of(model) if layer.trainable]
+    if names:
+        warnings.warn(
+            f"BatchNormalization normalises each micro-batch by its own moments, so the update of this model is close to "
+            f"that of the whole batch but not equal to it. Received: {', '.join(names)}. Freeze these layers "
+            f"(`layer.trainable = False`) or use GroupNormalization to be exact; pass `batch_norm` to accept and silence.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _layers_of(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    return [layer for layer in keras_private.flatten_layers(model) if isinstance(layer, _BatchNormalization)]
+
+
+def _is_poolable(layer: keras.layers.BatchNormalization) -> bool:
+    # A subclass with its own `call`, or batch renormalisation, may use its moving statistics while training.
+    return type(layer).call is _BatchNormalization.call and not layer.renorm
+
+
+def _observing(layer: keras.layers.BatchNormalization, observations: list[Observation]) -> Any:
+    original = layer.call
+
+    def call(inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        seen: list[Any] = []
+        # With no momentum, what Keras assigns is the moment itself.
+        with (
+            overridden(layer, momentum=0.0),
+            overridden(layer.moving_mean, assign=seen.append),
+            overridden(layer.moving_variance, assign=seen.append),
+        ):
+            outputs = original(inputs, training=training, mask=mask)
+        if seen:
+            mean, variance = seen
+            weight = tf.cast(_num_values(layer, inputs, mask), mean.dtype)
+            observations.append(Observation(layer, Moments(weight, mean, variance)))
+        return outputs
+
+    return call
+
+
+def _num_values(layer: keras.layers.BatchNormalization, inputs: Any, mask: Any) -> Any:
+    if mask is not None:
+        return tf.math.count_nonzero(mask)
+    return tf.size(inputs, out_type=tf.int64) // inputs.shape[layer.axis]

@@ -1,0 +1,79 @@
+"""Cutting a batch of any nested structure along its samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from bigbatch.core.errors import AccumulationError, describe
+
+_UNEQUAL = "The tensors of a batch must agree in their number of samples."
+
+
+def num_samples(batch: Any) -> Any:
+    """The size of a batch: an integer where the shapes tell it, else a scalar tensor that is checked when it runs."""
+    leaves = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
+    for leaf in leaves:
+        if leaf.shape.rank == 0:
+            raise AccumulationError(
+                describe(
+                    "Every tensor of a batch must have the samples as its first dimension.",
+                    f"a scalar of type {leaf.dtype.name}",
+                    "Repeat it once per sample, or keep it in the model.",
+                )
+            )
+    static = {leaf.shape[0] for leaf in leaves} - {None}
+    if len(static) > 1:
+        _raise_unequal(sorted(static))
+    dynamic = [_first_dimension(leaf) for leaf in leaves if leaf.shape[0] is None]
+    size, *others = [*static, *dynamic]
+    checks = [tf.debugging.assert_equal(size, other, message=_UNEQUAL) for other in others]
+    if static and not dynamic:
+        return size
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        return size if static else tf.identity(size)
+
+
+def take(batch: Any, start: Any, size: Any) -> Any:
+    """Samples `start` to `start + size`; the result's first dimension is static if `size` is an integer."""
+    return tf.nest.map_structure(lambda leaf: None if leaf is None else _take(leaf, start, size), batch)
+
+
+def _take(leaf: Any, start: Any, size: Any) -> Any:
+    if isinstance(leaf, tf.RaggedTensor):
+        return leaf[start : start + size]
+    rank = leaf.shape.rank
+    if isinstance(leaf, tf.SparseTensor):
+        offset = tf.concat([[start], tf.zeros([rank - 1], tf.int32)], 0)
+        extent = tf.concat([tf.cast([size], tf.int64), leaf.dense_shape[1:]], 0)
+        part = tf.sparse.slice(leaf, tf.cast(offset, tf.int64), extent)
+        part.set_shape([_static(size)] + leaf.shape.as_list()[1:])
+        return part
+    if _static(size) is not None and leaf.shape[0] == size:
+        return leaf
+    part = tf.slice(leaf, [start] + [0] * (rank - 1), [size] + [-1] * (rank - 1))
+    part.set_shape([_static(size)] + leaf.shape.as_list()[1:])
+    return part
+
+
+def _static(size: Any) -> int | None:
+    return size if isinstance(size, int) else None
+
+
+def _first_dimension(leaf: Any) -> Any:
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int32)
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int32)
+    return tf.shape(leaf)[0]
+
+
+def _raise_unequal(sizes: list[int]) -> None:
+    raise AccumulationError(
+        describe(
+            _UNEQUAL,
+            f"first dimensions {sizes}",
+            "Give every input, target and weight one row per sample.",
+        )
+    )

@@ -1,0 +1,146 @@
+"""Which denominator a Keras loss divides by, and what follows for its micro-batches.
+
+The loss of a batch is a sum of terms. A term that is a mean over the batch is the mean of the micro-batches' means, each
+weighted by its own denominator:
+
+    term(batch) = sum(denominator(micro) * term(micro)) / sum(denominator(micro))
+
+The denominator is the number of samples, unless a mask, sample weights or the reduction say otherwise. Three cases:
+
+- every term is divided by samples: a micro-batch weighs its samples;
+- every term is divided by one other count (valid tokens, summed weights): a micro-batch weighs that count;
+- the terms differ: a micro-batch weighs its samples, and each term is corrected by a factor, for which the totals of the
+  batch must be known before its first micro-batch.
+
+Losses that no compiled loss computes (regularizers, `add_loss`, a custom `train_step`) are taken to be means over samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bigbatch.core.errors import AccumulationError, describe
+from bigbatch.training import keras_private
+from bigbatch.training.overriding import overridden
+
+# A micro-batch without one valid token weighs next to nothing instead of nothing: a batch of only such micro-batches
+# then still gets its regularizers, as it does in Keras.
+_NEXT_TO_NOTHING = 1e-30
+
+
+@dataclass
+class Terms:
+    """The compiled loss terms of one micro-batch, as they are computed.
+
+    Args:
+        share: the micro-batch's samples over the batch's.
+        totals: the batch's denominators in the order of the counted terms, or empty while they are unknown.
+    """
+
+    share: Any
+    totals: Sequence[Any] = ()
+    counts: list[Any] = field(default_factory=list)
+    kinds: list[Any] = field(default_factory=list)
+
+    def corrected(self, value: Any, count: Any, kind: Any) -> Any:
+        """Notes a term's denominator and returns the term, weighted so that micro-batches weigh their samples."""
+        self.kinds.append(kind)
+        if kind == "samples":
+            return value
+        if kind == "sum":
+            return value / tf.cast(self.share, value.dtype)
+        self.counts.append(tf.cast(count, tf.float64))
+        if not self.totals:
+            return value
+        part = tf.math.divide_no_nan(self.counts[-1], self.totals[len(self.counts) - 1])
+        return value * tf.cast(part / self.share, value.dtype)
+
+    def need_totals(self, others: bool) -> bool:
+        """Whether some term is divided by a count that not all terms share (`others`: terms outside the compiled loss)."""
+        return bool(self.counts) and (others or len(set(self.kinds)) > 1)
+
+    def weight(self) -> Any:
+        """The count that all terms share, or `None` where the micro-batch weighs its samples."""
+        if self.totals or not self.counts:
+            return None
+        return tf.maximum(self.counts[0], _NEXT_TO_NOTHING)
+
+
+@contextmanager
+def weighed(model: keras.Model, terms: Terms) -> Iterator[None]:
+    """Passes every term of the compiled loss through `terms`, for one run of `train_step`."""
+    compiled = keras_private.compile_loss(model)
+    if compiled is None:
+        yield
+        return
+
+    def wrap() -> None:
+        compiled._flat_losses = [entry._replace(loss=_Term(entry.loss, terms)) for entry in compiled._flat_losses]
+
+    def build(y_true: Any, y_pred: Any) -> None:
+        type(compiled).build(compiled, y_true, y_pred)
+        wrap()
+
+    with overridden(compiled, build=build):
+        if compiled.built:
+            wrap()
+        try:
+            yield
+        finally:
+            if compiled.built:
+                compiled._flat_losses = [entry._replace(loss=entry.loss.loss) for entry in compiled._flat_losses]
+
+
+@dataclass
+class _Term:
+    """A compiled loss that tells `terms` what it divided by."""
+
+    loss: keras.losses.Loss
+    terms: Terms
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        masks = [keras_private.get_keras_mask(y_pred)]
+        loss_values = self.loss.call
+
+        def call(y_true: Any, y_pred: Any) -> Any:
+            values = loss_values(y_true, y_pred)
+            masks.append(keras_private.get_keras_mask(values))
+            return values
+
+        with overridden(self.loss, call=call):
+            value = self.loss(y_true, y_pred, sample_weight)
+        return self.terms.corrected(value, *_denominator(self.loss, masks, sample_weight))
+
+
+def _denominator(loss: keras.losses.Loss, masks: list[Any], sample_weight: Any) -> tuple[Any, Any]:
+    """What the loss divided by, and a key that is equal for terms that divide by the same count."""
+    if loss.reduction in (None, "none"):
+        raise AccumulationError(
+            describe(
+                "A compiled loss must reduce its values to one number.",
+                f"{loss.name} with reduction={loss.reduction!r}",
+                'Use reduction="sum", which has the same gradient, or "sum_over_batch_size".',
+            )
+        )
+    if loss.reduction == "sum":
+        return None, "sum"
+    present = [mask for mask in masks if mask is not None]
+    weighted = loss.reduction == "mean_with_sample_weight" and sample_weight is not None
+    if not present and not weighted:
+        return None, "samples"
+    mask = None
+    for other in present:
+        mask = other if mask is None else mask & other
+    key = (weighted and id(sample_weight), *(id(other) for other in present))
+    if not weighted:
+        return tf.math.count_nonzero(mask), key
+    weights = keras_private.apply_mask(
+        tf.convert_to_tensor(sample_weight), mask, dtype=loss.dtype, reduction=loss.reduction
+    )
+    return tf.reduce_sum(weights), key

@@ -1,0 +1,96 @@
+"""One micro-batch: the model's own `train_step`, run unchanged, with everything that it would change held back."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from bigbatch.core.weighted import Moments
+from bigbatch.training import batch_norm, keras_private, losses, metrics, optimizers
+
+
+class Contribution(NamedTuple):
+    """What a micro-batch brings to the update: tensors only, so that it can leave a `tf.function`."""
+
+    weight: Any  # the count that its loss divided by; None: its samples
+    counts: list[Any]  # the denominators of its counted loss terms
+    gradients: list[list[Any]]  # per application, per variable that has one
+    numbers: list[Any]  # for each tracked `Mean`
+    sample_weights: list[Any]  # for each tracked `Mean` that is weighted by a tensor
+    moments: list[Moments]  # for each call of a batch-norm layer
+    logs: list[Any]  # logged tensors that no metric holds
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a micro-batch's contribution belongs to: the objects behind the tensors."""
+
+    applications: list[tuple[keras.optimizers.Optimizer, list[Any], list[bool]]]
+    tracked: list[tuple[keras.metrics.Mean, Any]]
+    layers: list[keras.layers.BatchNormalization]
+    logs: Any
+    needs_totals: bool
+
+
+@dataclass(frozen=True)
+class FromMetric:
+    """A log that is the result of a metric."""
+
+    metric: keras.metrics.Metric
+    key: str | None
+
+
+@dataclass(frozen=True)
+class FromTensor:
+    """A log that is the `index`-th logged tensor."""
+
+    index: int
+
+
+class Weighted:
+    """Marks a tracked mean that is weighted by a tensor."""
+
+
+def run(
+    model: keras.Model, data: Any, *, share: Any, totals: tuple[Any, ...], pool: bool
+) -> tuple[Outline, Contribution]:
+    """Runs `model.train_step(data)`. Context: replica; eager or traced."""
+    terms = losses.Terms(share, totals)
+    with ExitStack() as stack:
+        applications = stack.enter_context(optimizers.caught(model))
+        held, results = stack.enter_context(metrics.tracked(model))
+        observations = stack.enter_context(batch_norm.observed(model)) if pool else []
+        stack.enter_context(losses.weighed(model, terms))
+        logs = model.train_step(data)
+    optimizers.require_applications(model, applications)
+
+    loose: list[Any] = []
+    outline = Outline(
+        applications=[(a.optimizer, a.variables, [g is not None for g in a.gradients]) for a in applications],
+        tracked=[(t.metric, Weighted if tf.is_tensor(t.sample_weight) else t.sample_weight) for t in held],
+        layers=[observation.layer for observation in observations],
+        logs=keras.tree.map_structure(lambda log: _origin(log, results, loose), logs),
+        needs_totals=terms.need_totals(keras_private.has_losses_of_samples(model)),
+    )
+    return outline, Contribution(
+        weight=terms.weight(),
+        counts=terms.counts,
+        gradients=[[g for g in a.gradients if g is not None] for a in applications],
+        numbers=[t.value for t in held],
+        sample_weights=[t.sample_weight for t in held if tf.is_tensor(t.sample_weight)],
+        moments=[observation.moments for observation in observations],
+        logs=loose,
+    )
+
+
+def _origin(log: Any, results: metrics.Results, loose: list[Any]) -> Any:
+    if id(log) in results.origins:
+        return FromMetric(*results.origins[id(log)])
+    if not tf.is_tensor(log):
+        return log
+    loose.append(log)
+    return FromTensor(len(loose) - 1)

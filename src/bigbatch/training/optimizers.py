@@ -1,0 +1,85 @@
+"""What a `train_step` hands to its optimizers, caught instead of applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from bigbatch.core.errors import AccumulationError, describe
+from bigbatch.training import keras_private
+from bigbatch.training.overriding import overridden
+
+
+@dataclass(frozen=True)
+class Application:
+    """One call of `optimizer.apply`, with the gradients of one micro-batch."""
+
+    optimizer: keras.optimizers.Optimizer
+    variables: list[Any]
+    gradients: list[Any]
+
+
+@contextmanager
+def caught(model: keras.Model) -> Iterator[list[Application]]:
+    """Catches, in order, every `apply` of every optimizer that is an attribute of the model."""
+    applications: list[Application] = []
+
+    def catch(optimizer: keras.optimizers.Optimizer) -> Any:
+        def apply(grads: Any, trainable_variables: Any = None) -> None:
+            if trainable_variables is None:
+                trainable_variables = keras_private.optimizer_variables(optimizer)
+            variables = list(trainable_variables)
+            if not optimizer.built:
+                optimizer.build(variables)
+            applications.append(Application(optimizer, variables, list(grads)))
+
+        return apply
+
+    with ExitStack() as stack:
+        for optimizer in optimizers_of(model):
+            stack.enter_context(overridden(optimizer, apply=catch(optimizer)))
+        yield applications
+
+
+def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
+    """The optimizers that the model holds, also in lists and dictionaries, each once."""
+    found = {id(optimizer): optimizer for optimizer in _find(list(vars(model).values()))}
+    for optimizer in found.values():
+        _refuse_own_accumulation(optimizer)
+    return list(found.values())
+
+
+def _find(value: Any) -> Iterator[keras.optimizers.Optimizer]:
+    if isinstance(value, keras.optimizers.Optimizer):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _find(part)
+
+
+def _refuse_own_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if inner.gradient_accumulation_steps:
+        raise AccumulationError(
+            describe(
+                "The optimizer of an accumulated model must not accumulate by itself.",
+                f"gradient_accumulation_steps={inner.gradient_accumulation_steps}",
+                "Make the optimizer without `gradient_accumulation_steps`.",
+            )
+        )
+
+
+def require_applications(model: keras.Model, applications: list[Application]) -> None:
+    if not applications:
+        raise AccumulationError(
+            describe(
+                "`train_step` must apply gradients through an optimizer that is an attribute of the model.",
+                f"{type(model).__name__}.train_step, which applied none",
+                "Set the optimizer in `compile` or as an attribute, give the model trainable weights, "
+                "or train it without bigbatch.",
+            )
+        )

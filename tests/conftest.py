@@ -1,0 +1,5 @@
+import os
+
+# TensorFlow reads these when it is imported.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")

@@ -1,0 +1,17 @@
+import keras
+import pytest
+import tensorflow as tf
+
+# One test process per core: more threads only get in each other's way.
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    """Equality is tested in float64, where rounding (1e-15) and mistakes (1e-2) are far apart."""
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    yield
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
