@@ -25,12 +25,23 @@ from bigbatch.training.overriding import overridden
 
 _BatchNormalization = keras.layers.BatchNormalization
 
+# The weight of a micro-batch that is masked throughout: nothing would have no mean.
+_NEXT_TO_NOTHING = 1e-30
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer in a forward pass."""
+
+    layer: keras.layers.BatchNormalization
+    masked: bool
+
 
 @dataclass(frozen=True)
 class Observation:
     """The moments that one call of a layer saw."""
 
-    layer: keras.layers.BatchNormalization
+    call: Call
     moments: Moments
 
 
@@ -45,9 +56,11 @@ def observed(model: keras.Model) -> Iterator[list[Observation]]:
         yield observations
 
 
-def move(layer: keras.layers.BatchNormalization, moments: Moments) -> None:
+def move(call: Call, moments: Moments) -> None:
     """Moves the statistics of a layer as Keras does after one forward pass."""
-    for variable, value in ((layer.moving_mean, moments.mean), (layer.moving_variance, moments.variance)):
+    layer = call.layer
+    _, mean, variance = _as_keras_divides(moments) if call.masked else moments
+    for variable, value in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
         old = tf.cast(variable, value.dtype)
         variable.assign(old * layer.momentum + value * (1.0 - layer.momentum))
 
@@ -71,7 +84,7 @@ def _layers_of(model: keras.Model) -> list[keras.layers.BatchNormalization]:
 
 def _is_poolable(layer: keras.layers.BatchNormalization) -> bool:
     # A subclass with its own `call`, or batch renormalisation, may use its moving statistics while training.
-    return type(layer).call is _BatchNormalization.call and not layer.renorm
+    return type(layer).call is _BatchNormalization.call and not getattr(layer, "renorm", False)
 
 
 def _observing(layer: keras.layers.BatchNormalization, observations: list[Observation]) -> Any:
@@ -88,8 +101,10 @@ def _observing(layer: keras.layers.BatchNormalization, observations: list[Observ
             outputs = original(inputs, training=training, mask=mask)
         if seen:
             mean, variance = seen
-            weight = tf.cast(_num_values(layer, inputs, mask), mean.dtype)
-            observations.append(Observation(layer, Moments(weight, mean, variance)))
+            weight = tf.cast(_num_values(layer, inputs, mask), mean.dtype) + _NEXT_TO_NOTHING
+            moments = Moments(weight, mean, variance)
+            masked = mask is not None
+            observations.append(Observation(Call(layer, masked), _true_moments(moments) if masked else moments))
         return outputs
 
     return call
@@ -99,3 +114,19 @@ def _num_values(layer: keras.layers.BatchNormalization, inputs: Any, mask: Any) 
     if mask is not None:
         return tf.math.count_nonzero(mask)
     return tf.size(inputs, out_type=tf.int64) // inputs.shape[layer.axis]
+
+
+def _true_moments(seen: Moments) -> Moments:
+    """Undoes that Keras divides the sums of a masked layer by `weight + epsilon`."""
+    weight, mean, variance = seen
+    divisor = weight + keras.config.epsilon()
+    true_mean = mean * divisor / weight
+    return Moments(weight, true_mean, variance * divisor / weight - tf.square(true_mean - mean))
+
+
+def _as_keras_divides(moments: Moments) -> Moments:
+    """The inverse of `_true_moments`."""
+    weight, true_mean, true_variance = moments
+    divisor = weight + keras.config.epsilon()
+    mean = true_mean * weight / divisor
+    return Moments(weight, mean, (true_variance + tf.square(true_mean - mean)) * weight / divisor)

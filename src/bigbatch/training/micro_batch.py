@@ -31,7 +31,7 @@ class Outline:
 
     applications: list[tuple[keras.optimizers.Optimizer, list[Any], list[bool]]]
     tracked: list[tuple[keras.metrics.Mean, Any]]
-    layers: list[keras.layers.BatchNormalization]
+    norms: list[batch_norm.Call]
     logs: Any
     needs_totals: bool
 
@@ -72,7 +72,7 @@ def run(
     outline = Outline(
         applications=[(a.optimizer, a.variables, [g is not None for g in a.gradients]) for a in applications],
         tracked=[(t.metric, Weighted if tf.is_tensor(t.sample_weight) else t.sample_weight) for t in held],
-        layers=[observation.layer for observation in observations],
+        norms=[observation.call for observation in observations],
         logs=keras.tree.map_structure(lambda log: _origin(log, results, loose), logs),
         needs_totals=terms.need_totals(keras_private.has_losses_of_samples(model)),
     )

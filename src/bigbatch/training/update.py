@@ -54,7 +54,9 @@ class Update:
             survey(self._model, lambda: self._run_micro_batch(*micro_batches.head(), ()))
         totals = self._totals(micro_batches) if self._outline.needs_totals else ()
         sums = self._sum(micro_batches, totals)
-        return self._finish(sums, num_samples)
+        # Nothing changes before all is known: a failed micro-batch must not leave half an update behind.
+        with tf.control_dependencies(_tensors(sums)):
+            return self._finish(sums, num_samples)
 
     def _run_micro_batch(self, data: Any, share: Any, totals: tuple[Any, ...]) -> Contribution:
         self._outline, contribution = run(self._model, data, share=share, totals=totals, pool=self._pool)
@@ -97,8 +99,8 @@ class Update:
                 for variable, has_gradient in zip(variables, present)
             ]
             optimizer.apply(means, variables)
-        for layer, moments in zip(outline.layers, sums.moments):
-            batch_norm.move(layer, moments)
+        for call, moments in zip(outline.norms, sums.moments):
+            batch_norm.move(call, moments)
         self._track(sums, num_samples)
         return keras.tree.map_structure(lambda log: _log(log, sums.logs), outline.logs)
 
@@ -139,7 +141,7 @@ class _MicroBatches:
         if isinstance(self.number, int) and self.number == 1:
             return initial
         # Without the dependency the loop may begin beside the head, with the memory of both.
-        with tf.control_dependencies([leaf for leaf in tf.nest.flatten(initial) if tf.is_tensor(leaf)]):
+        with tf.control_dependencies(_tensors(initial)):
             index = tf.constant(1) + 0
         return tf.while_loop(lambda index, _: index < self.number, body, (index, initial), parallel_iterations=1)[1]
 
@@ -198,6 +200,10 @@ def _log(log: Any, tensors: list[Any]) -> Any:
         tensor = tensors[log.index]
         return tensor.mean() if isinstance(tensor, WeightedSum) else tensor
     return log
+
+
+def _tensors(structure: Any) -> list[Any]:
+    return [leaf for leaf in tf.nest.flatten(structure) if tf.is_tensor(leaf)]
 
 
 def _float64(value: Any) -> Any:
