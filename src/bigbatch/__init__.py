@@ -31,7 +31,16 @@ def __getattr__(name: str) -> Any:
     # Importing bigbatch must not import TensorFlow: a user may set its environment variables in between.
     if name not in _HOME:
         raise AttributeError(f"module 'bigbatch' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    try:
+        return getattr(import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "tensorflow":
+            raise
+        raise ModuleNotFoundError(
+            f"`bigbatch.{name}` needs TensorFlow. Received: no module 'tensorflow'. Install it with "
+            '`pip install "bigbatch[tensorflow]"` or `pip install "bigbatch[tensorflow-cpu]"`.',
+            name="tensorflow",
+        ) from error
 
 
 def __dir__() -> list[str]:

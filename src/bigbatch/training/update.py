@@ -65,11 +65,11 @@ class Update:
     def _sum(self, micro_batches: _MicroBatches, totals: tuple[Any, ...]) -> Sums:
         """Every micro-batch once. Nothing of one is alive while the next one runs but the sums."""
         first = self._run(*micro_batches.head(), totals)
-        sums = _start(first, micro_batches.head_weight, self._outline, micro_batches.number)
+        sums = _start(first, micro_batches.head_weight, self._outline)
 
         def body(index: Any, sums: Sums) -> tuple[Any, Sums]:
             contribution = self._run(*micro_batches.whole(index), totals)
-            return index + 1, _merge(sums, contribution, 1.0, index)
+            return index + 1, _merge(sums, contribution, 1.0)
 
         return micro_batches.loop(body, sums)
 
@@ -146,13 +146,13 @@ class _MicroBatches:
         return tf.while_loop(lambda index, _: index < self.number, body, (index, initial), parallel_iterations=1)[1]
 
 
-def _start(contribution: Contribution, head_weight: Any, outline: Outline, number: Any) -> Sums:
+def _start(contribution: Contribution, head_weight: Any, outline: Outline) -> Sums:
     weight = head_weight if contribution.weight is None else contribution.weight
     return Sums(
         weight=_float64(weight),
         gradients=[
             [
-                gradients.start(gradient, weight, variable, number)
+                gradients.start(gradient, weight, variable)
                 for gradient, variable in zip(of_optimizer, _with_gradient(variables, present))
             ]
             for of_optimizer, (_, variables, present) in zip(contribution.gradients, outline.applications)
@@ -164,12 +164,12 @@ def _start(contribution: Contribution, head_weight: Any, outline: Outline, numbe
     )
 
 
-def _merge(sums: Sums, contribution: Contribution, weight: Any, index: Any) -> Sums:
+def _merge(sums: Sums, contribution: Contribution, weight: Any) -> Sums:
     weight = weight if contribution.weight is None else contribution.weight
     return Sums(
         weight=sums.weight + _float64(weight),
         gradients=[
-            [gradients.add(total, gradient, weight, index) for total, gradient in zip(totals, of_optimizer)]
+            [gradients.add(total, gradient, weight) for total, gradient in zip(totals, of_optimizer)]
             for totals, of_optimizer in zip(sums.gradients, contribution.gradients)
         ],
         numbers=[
