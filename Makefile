@@ -24,6 +24,7 @@ format: $(READY)  ## repairs what `check` can repair
 bench: $(READY)  ## prints time and memory against the bare loop
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/embedding.py
 
 clean:
 	rm -rf $(VENV) build dist

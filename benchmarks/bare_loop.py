@@ -1,4 +1,4 @@
-"""The limit: forward and backward per micro-batch, one application of the optimizer, in raw TensorFlow and nothing else."""
+"""The limit: forward and backward per micro-batch, one application of the optimizer, in raw TensorFlow."""
 
 import tensorflow as tf
 

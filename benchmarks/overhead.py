@@ -1,6 +1,6 @@
 """CPU seconds per update over the bare loop, by alternating runs in one process.
 
-    python benchmarks/overhead.py [--jit] [--rounds 15]
+python benchmarks/overhead.py [--jit] [--rounds 15]
 """
 
 import argparse

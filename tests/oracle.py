@@ -76,7 +76,9 @@ def assert_same(ours, theirs, tolerance=1e-10):
     assert size > 1e-6
     assert distance(ours.weights, theirs.weights, size) < tolerance
     for mine, reference in zip(ours.optimizer, theirs.optimizer, strict=True):
-        np.testing.assert_allclose(mine, reference, rtol=tolerance, atol=tolerance * max(1e-12, np.abs(reference).max()))
+        np.testing.assert_allclose(
+            mine, reference, rtol=tolerance, atol=tolerance * max(1e-12, np.abs(reference).max())
+        )
     assert ours.logs.keys() == theirs.logs.keys()
     for name, values in theirs.logs.items():
         np.testing.assert_allclose(ours.logs[name], values, rtol=tolerance, atol=1e-12, err_msg=name)

@@ -25,7 +25,9 @@ BAD_SIZES = {"zero": 0, "negative": -1, "float": 2.5, "whole_float": 2.0, "bool"
 @pytest.mark.parametrize("size", BAD_SIZES.values(), ids=BAD_SIZES)
 def test_bad_sizes_change_nothing(model, size):
     before = dict(vars(model))
-    pattern = rf"^`micro_batch_size` must be a positive integer or None\. Received: micro_batch_size={size!r}\. Use None"
+    pattern = (
+        rf"^`micro_batch_size` must be a positive integer or None\. Received: micro_batch_size={size!r}\. Use None"
+    )
     with pytest.raises((ValueError, TypeError), match=pattern):
         bigbatch.accumulate(model, micro_batch_size=size)
     assert vars(model) == before
@@ -45,21 +47,23 @@ def test_bad_batch_norm(model):
 
 
 def test_not_a_model():
-    with pytest.raises(TypeError, match=r"`model` must be a `keras.Model`.*Received: model=3\. Pass the model"):
+    with pytest.raises(TypeError, match=r"`model` must be a Keras 3 `keras.Model`.*Received: model=3\. Pass the model"):
         bigbatch.accumulate(3, micro_batch_size=4)
 
 
 def test_an_uncompiled_model_at_fit():
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(2)])
     bigbatch.accumulate(model, micro_batch_size=4)
-    with pytest.raises(ValueError, match=r"must be compiled.*Received: compiled=False\. Call `compile`"):
+    with pytest.raises(ValueError, match=r"must be compiled.*Received: compiled=False\. Call `model.compile`"):
         model.fit(X, Y, verbose=0)
 
 
 def test_release_twice(model):
     bigbatch.accumulate(model, micro_batch_size=4)
     bigbatch.release(model)
-    with pytest.raises(ValueError, match=r"must be accumulated.*Received: model='sequential.*Call `bigbatch.accumulate`"):
+    with pytest.raises(
+        ValueError, match=r"must be accumulated.*Received: model='sequential.*Call `bigbatch.accumulate`"
+    ):
         bigbatch.release(model)
 
 

@@ -114,7 +114,7 @@ def test_a_trainable_layer_is_not_exact():
 
 
 def test_a_warning_names_the_layer_and_the_remedy():
-    model, norm = normalised_inputs(name="my_norm")
+    model, _ = normalised_inputs(name="my_norm")
     with pytest.warns(UserWarning, match=r"own moments.*Received: my_norm\. Freeze.*pass `batch_norm`"):
         bigbatch.accumulate(model, micro_batch_size=4)
 

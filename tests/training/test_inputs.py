@@ -32,7 +32,9 @@ def one_input():
 def nested_inputs():
     inputs = {"a": keras.Input((6,), name="a"), "rest": [keras.Input((4,), name="b"), keras.Input((1,), name="c")]}
     flat = [inputs["a"], *inputs["rest"]]
-    return compiled(inputs, [layers.Dense(2, name="p")(layers.Concatenate()(flat)), layers.Dense(1, name="q")(inputs["a"])])
+    return compiled(
+        inputs, [layers.Dense(2, name="p")(layers.Concatenate()(flat)), layers.Dense(1, name="q")(inputs["a"])]
+    )
 
 
 class Generator(keras.utils.PyDataset):

@@ -94,10 +94,7 @@ def test_bfloat16_is_accumulated_in_float32():
     variable = tf.Variable(tf.zeros((64,), tf.bfloat16))
     for index in range(512):
         exact += values[index].numpy().astype("float64") / 512
-        if total is None:
-            total = sums.start(values[index], 1.0, variable)
-        else:
-            total = sums.add(total, values[index], 1.0)
+        total = sums.start(values[index], 1.0, variable) if total is None else sums.add(total, values[index], 1.0)
     mean = sums.mean(total, tf.constant(512.0, tf.float64), variable)
     assert total.dtype == tf.float32
     assert mean.dtype == tf.bfloat16

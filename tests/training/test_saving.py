@@ -32,15 +32,13 @@ def model():
     return model
 
 
+SAME = "keras.Sequential([keras.Input((6,)), keras.layers.Dense(5, activation='tanh'), keras.layers.Dense(2)])"
 LOAD = {
     "keras": "model = keras.models.load_model(path + '/model.keras'); predict = model.predict",
-    "weights": (
-        "model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(5, activation='tanh'), keras.layers.Dense(2)]);"
-        "model.load_weights(path + '/model.weights.h5'); predict = model.predict"
-    ),
+    "weights": (f"model = {SAME};model.load_weights(path + '/model.weights.h5'); predict = model.predict"),
     "export": "loaded = tf.saved_model.load(path + '/exported'); predict = loaded.serve",
     "checkpoint": (
-        "model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(5, activation='tanh'), keras.layers.Dense(2)]);"
+        f"model = {SAME};"
         "model.compile('adam', 'mse'); model.optimizer.build(model.trainable_variables);"
         "tf.train.Checkpoint(model=model, optimizer=model.optimizer).restore(path + '/checkpoint-1').assert_consumed();"
         "predict = model.predict"

@@ -1,8 +1,8 @@
 """Weighted sums that merge, and are divided once, at the end.
 
-Everything that a batch needs from its micro-batches is one of two sums: a `WeightedSum` (gradients, losses) or `Moments`
-(batch-norm statistics). Both merge in any order and any grouping, so no micro-batch needs to know of the others.
-The values may be numbers, arrays or tensors: only `+`, `-`, `*` and `/` are used.
+Everything that a batch needs from its micro-batches is one of two sums: a `WeightedSum` (gradients, losses) or
+`Moments` (batch-norm statistics). Both merge in any order and any grouping, so no micro-batch needs to know of the
+others. The values may be numbers, arrays or tensors: only `+`, `-`, `*` and `/` are used.
 """
 
 from __future__ import annotations

@@ -70,9 +70,9 @@ def warn_of(model: keras.Model) -> None:
     names = [layer.name for layer in _layers_of(model) if layer.trainable]
     if names:
         warnings.warn(
-            f"BatchNormalization normalises each micro-batch by its own moments, so the update of this model is close to "
-            f"that of the whole batch but not equal to it. Received: {', '.join(names)}. Freeze these layers "
-            f"(`layer.trainable = False`) or use GroupNormalization to be exact; pass `batch_norm` to accept and silence.",
+            "BatchNormalization normalises each micro-batch by its own moments, so the update of this model is close "
+            f"to that of the whole batch but not equal to it. Received: {', '.join(names)}. Freeze these layers "
+            "(`layer.trainable = False`) or use GroupNormalization to be exact; pass `batch_norm` to silence this.",
             UserWarning,
             stacklevel=3,
         )

@@ -48,12 +48,12 @@ def _take(leaf: Any, start: Any, size: Any) -> Any:
         offset = tf.concat([[start], tf.zeros([rank - 1], tf.int32)], 0)
         extent = tf.concat([tf.cast([size], tf.int64), leaf.dense_shape[1:]], 0)
         part = tf.sparse.slice(leaf, tf.cast(offset, tf.int64), extent)
-        part.set_shape([_static(size)] + leaf.shape.as_list()[1:])
+        part.set_shape([_static(size), *leaf.shape.as_list()[1:]])
         return part
     if _static(size) is not None and leaf.shape[0] == size:
         return leaf
     part = tf.slice(leaf, [start] + [0] * (rank - 1), [size] + [-1] * (rank - 1))
-    part.set_shape([_static(size)] + leaf.shape.as_list()[1:])
+    part.set_shape([_static(size), *leaf.shape.as_list()[1:]])
     return part
 
 

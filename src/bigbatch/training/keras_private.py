@@ -11,11 +11,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# The rule by which Keras merges a mask into sample weights decides what a loss is divided by.
-from keras.src.losses.loss import apply_mask as apply_mask  # noqa: PLC0414
-
 # A mask travels from layer to loss as an attribute of the tensor, and only Keras knows where.
 from keras.src.backend.common.masking import get_keras_mask as get_keras_mask  # noqa: PLC0414
+
+# The rule by which Keras merges a mask into sample weights decides what a loss is divided by.
+from keras.src.losses.loss import apply_mask as apply_mask  # noqa: PLC0414
 
 from bigbatch.training.overriding import overridden
 
@@ -24,7 +24,7 @@ FuncGraph = tf.__internal__.FuncGraph
 
 
 def compile_loss(model: keras.Model) -> Any:
-    """The container of the compiled losses: the only place where one loss of several outputs can be told from another."""
+    """The container of the compiled losses: the only place where the losses of several outputs can be told apart."""
     return model._compile_loss
 
 
@@ -45,7 +45,7 @@ def flatten_layers(model: keras.Model) -> Iterator[keras.layers.Layer]:
 
 
 def has_losses_of_samples(model: keras.Model) -> bool:
-    """Whether `add_loss` or an activity regularizer spoke in the last forward pass; weight regularizers do not count."""
+    """Whether `add_loss` or an activity regularizer spoke in the last forward pass; weight regularizers are others."""
     return any(layer._losses for layer in model._flatten_layers())
 
 

@@ -1,7 +1,7 @@
 """Which denominator a Keras loss divides by, and what follows for its micro-batches.
 
-The loss of a batch is a sum of terms. A term that is a mean over the batch is the mean of the micro-batches' means, each
-weighted by its own denominator:
+The loss of a batch is a sum of terms. A term that is a mean over the batch is the mean of the micro-batches' means,
+each weighted by its own denominator:
 
     term(batch) = sum(denominator(micro) * term(micro)) / sum(denominator(micro))
 
@@ -9,10 +9,11 @@ The denominator is the number of samples, unless a mask, sample weights or the r
 
 - every term is divided by samples: a micro-batch weighs its samples;
 - every term is divided by one other count (valid tokens, summed weights): a micro-batch weighs that count;
-- the terms differ: a micro-batch weighs its samples, and each term is corrected by a factor, for which the totals of the
-  batch must be known before its first micro-batch.
+- the terms differ: a micro-batch weighs its samples, and each term is corrected by a factor, for which the totals of
+  the batch must be known before its first micro-batch.
 
-Losses that no compiled loss computes (regularizers, `add_loss`, a custom `train_step`) are taken to be means over samples.
+Losses that no compiled loss computes (regularizers, `add_loss`, a custom `train_step`) are taken to be means over
+samples.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Terms:
         return value * tf.cast(part / self.share, value.dtype)
 
     def need_totals(self, others: bool) -> bool:
-        """Whether some term is divided by a count that not all terms share (`others`: terms outside the compiled loss)."""
+        """Whether some term is divided by a count that not all share (`others`: terms beside the compiled loss)."""
         return bool(self.counts) and (others or len(set(self.kinds)) > 1)
 
     def weight(self) -> Any:

@@ -1,7 +1,7 @@
 """Logs of the whole batch.
 
-Most metrics add up samples, so seeing every micro-batch is the same as seeing the batch. A `Mean` that is handed one number
-per batch (the loss) is not: it gets the batch's number, once.
+Most metrics add up samples, so seeing every micro-batch is the same as seeing the batch. A `Mean` that is handed one
+number per batch (the loss) is not: it gets the batch's number, once.
 """
 
 from __future__ import annotations

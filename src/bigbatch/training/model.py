@@ -20,8 +20,8 @@ _OVERRIDES = ("make_train_function", "_assert_compile_called")
 def accumulate(model: Model, *, micro_batch_size: int | None = None, batch_norm: str | None = None) -> Model:
     """Trains every batch in micro-batches; the update equals that of the whole batch, to rounding.
 
-    `model.fit` then does the same as this loop, and everything that counts (iterations, schedules, EMA, callbacks, logs)
-    counts updates:
+    `model.fit` then does the same as this loop, and everything that counts (iterations, schedules, EMA, callbacks,
+    logs) counts updates:
 
         for batch in dataset:
             total = 0
@@ -35,16 +35,16 @@ def accumulate(model: Model, *, micro_batch_size: int | None = None, batch_norm:
         bigbatch.accumulate(model, micro_batch_size=16)
         model.fit(x, y, batch_size=256)
 
-    The weight is what the loss divides by: samples, valid tokens under a mask, or summed sample weights. Call it before or
-    after `compile`, and again to change the values. It overrides two methods on this one instance; saved models, clones and
-    copies are plain Keras.
+    The weight is what the loss divides by: samples, valid tokens under a mask, or summed sample weights. Call it before
+    or after `compile`, and again to change the values. It overrides two methods on this one instance; saved models,
+    clones and copies are plain Keras.
 
     Args:
         model: a Keras model; it is changed in place.
         micro_batch_size: samples in memory at a time; `None` trains on whole batches.
-        batch_norm: `"pooled"` (also for `None`) moves the statistics of BatchNormalization once per update, by the moments
-            of the whole batch; `"per_micro_batch"` leaves them to Keras. Passing either silences the warning that each
-            micro-batch is normalised by its own moments.
+        batch_norm: `"pooled"` (also for `None`) moves the statistics of BatchNormalization once per update, by the
+            moments of the whole batch; `"per_micro_batch"` leaves them to Keras. Passing either silences the warning
+            that each micro-batch is normalised by its own moments.
 
     Returns:
         The model.
@@ -73,7 +73,7 @@ def accumulate(model: Model, *, micro_batch_size: int | None = None, batch_norm:
         if not model.compiled:
             raise ValueError(
                 describe(
-                    "The model must be compiled before it trains.", f"compiled={model.compiled}", "Call `compile`."
+                    "The model must be compiled before it trains.", "compiled=False", "Call `model.compile` first."
                 )
             )
         type(model)._assert_compile_called(model, method_name)
@@ -105,9 +105,7 @@ def release(model: Model) -> Model:
 def _require_model(model: Any) -> None:
     if not isinstance(model, keras.Model):
         raise TypeError(
-            describe(
-                "`model` must be a `keras.Model` of Keras 3.", f"model={model!r}", "Pass the model that you `fit`."
-            )
+            describe("`model` must be a Keras 3 `keras.Model`.", f"model={model!r}", "Pass the model that you `fit`.")
         )
     if keras.config.backend() != "tensorflow":
         raise ValueError(

@@ -1,7 +1,7 @@
 """A first look at how a model trains, before anything counts.
 
-One micro-batch runs without a trace in the model: layers, optimizers, losses and metrics that are still lazy get built (a
-loop could not build them), and a `train_step` that writes to trainable variables past its optimizers is refused.
+One micro-batch runs without a trace in the model: layers, optimizers, losses and metrics that are still lazy get built
+(a loop could not build them), and a `train_step` that writes to trainable variables past its optimizers is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def survey(model: keras.Model, run: Callable[[], Any]) -> None:
     if changed:
         raise AccumulationError(
             describe(
-                "`train_step` must change trainable variables only through optimizers that are attributes of the model.",
+                "`train_step` must change trainable variables only through optimizers that are its model's attributes.",
                 f"{type(model).__name__}.train_step, which also changes {', '.join(changed)}",
                 "Keep its optimizers as attributes of the model, or train it without bigbatch.",
             )

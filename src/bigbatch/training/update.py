@@ -4,9 +4,8 @@
         sums = sums + weight(micro_batch) * gradients(micro_batch)
     optimizer.apply(sums / sum_of_weights)
 
-Two levels run inside one traced function: the *update*, and in its loop the *micro-batch*, a nested `tf.function` that is
-traced once per size and compiled by XLA if the model is. XLA around the loop would cost many times the compiled
-micro-batch.
+Two levels run inside one traced function: the *update*, and in its loop the *micro-batch*, a nested `tf.function` that
+is traced once and compiled by XLA if the model is. XLA around the loop would cost many times the compiled micro-batch.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Update:
         self._model = model
         self._micro_batch_size = micro_batch_size
         self._pool = pool
-        self._outline: Outline | None = None
+        self._outline: Any = None
         self._run: Any = self._run_micro_batch
         if not model.run_eagerly:
             self._run = tf.function(self._run_micro_batch, autograph=False, jit_compile=model.jit_compile)
@@ -56,7 +55,7 @@ class Update:
         sums = self._sum(micro_batches, totals)
         # Nothing changes before all is known: a failed micro-batch must not leave half an update behind.
         with tf.control_dependencies(_tensors(sums)):
-            return self._finish(sums, num_samples)
+            return self._finish(self._outline, sums, num_samples)
 
     def _run_micro_batch(self, data: Any, share: Any, totals: tuple[Any, ...]) -> Contribution:
         self._outline, contribution = run(self._model, data, share=share, totals=totals, pool=self._pool)
@@ -88,10 +87,8 @@ class Update:
 
         return tuple(micro_batches.loop(body, counts(*micro_batches.head())))
 
-    def _finish(self, sums: Sums, num_samples: Any) -> Any:
+    def _finish(self, outline: Outline, sums: Sums, num_samples: Any) -> Any:
         """Applies the means, in the order in which `train_step` applied, and returns the logs of the batch."""
-        outline = self._outline
-        assert outline is not None
         for (optimizer, variables, present), totals in zip(outline.applications, sums.gradients):
             remaining = iter(totals)
             means = [
@@ -101,17 +98,16 @@ class Update:
             optimizer.apply(means, variables)
         for call, moments in zip(outline.norms, sums.moments):
             batch_norm.move(call, moments)
-        self._track(sums, num_samples)
+        self._track(outline, sums, num_samples)
         return keras.tree.map_structure(lambda log: _log(log, sums.logs), outline.logs)
 
-    def _track(self, sums: Sums, num_samples: Any) -> None:
+    def _track(self, outline: Outline, sums: Sums, num_samples: Any) -> None:
         by_static_size = {id(metric) for metric in keras_private.output_loss_trackers(self._model)}
         sample_weights = iter(sums.sample_weights)
-        for (metric, sample_weight), number in zip(self._outline.tracked, sums.numbers):
+        for (metric, given), number in zip(outline.tracked, sums.numbers):
+            sample_weight = next(sample_weights) if given is Weighted else given
             if id(metric) in by_static_size:
                 sample_weight = num_samples if isinstance(num_samples, int) else None
-            elif sample_weight is Weighted:
-                sample_weight = next(sample_weights)
             metric.update_state(number.mean(), sample_weight=sample_weight)
 
 
