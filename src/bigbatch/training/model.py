@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import keras
 
-from bigbatch.core.errors import describe, require_size
+from bigbatch.core.errors import AccumulationError, describe, require_size
 from bigbatch.training import batch_norm as batch_norms
 from bigbatch.training import keras_private
 from bigbatch.training.overriding import override, restore
@@ -66,6 +66,7 @@ def accumulate(model: Model, *, micro_batch_size: int | None = None, batch_norm:
         if micro_batch_size is None:
             return type(model).make_train_function(model, force)
         if model.train_function is None or force:
+            _require_one_replica(model)
             model.train_function = keras_private.make_function(model, Update(model, micro_batch_size, pool))
         return model.train_function
 
@@ -79,7 +80,7 @@ def accumulate(model: Model, *, micro_batch_size: int | None = None, batch_norm:
         type(model)._assert_compile_called(model, method_name)
 
     override(model, make_train_function=make_train_function, _assert_compile_called=assert_compile_called)
-    model.train_function = None
+    _renew_train_function(model)
     return model
 
 
@@ -98,8 +99,14 @@ def release(model: Model) -> Model:
             )
         )
     restore(model, *_OVERRIDES)
-    model.train_function = None
+    _renew_train_function(model)
     return model
+
+
+def _renew_train_function(model: keras.Model) -> None:
+    # Keras makes it once per `fit`: a callback that changes the settings must leave one behind.
+    if model.train_function is not None:
+        model.make_train_function(force=True)
 
 
 def _require_model(model: Any) -> None:
@@ -113,6 +120,18 @@ def _require_model(model: Any) -> None:
                 'Keras must run on the "tensorflow" backend, the only one that bigbatch supports.',
                 f"backend={keras.config.backend()!r}",
                 "Set KERAS_BACKEND=tensorflow before Keras is imported.",
+            )
+        )
+
+
+def _require_one_replica(model: keras.Model) -> None:
+    num_replicas = model.distribute_strategy.num_replicas_in_sync
+    if num_replicas > 1:
+        raise AccumulationError(
+            describe(
+                "An accumulated model must train on one replica.",
+                f"{type(model.distribute_strategy).__name__} with {num_replicas} replicas",
+                "Several replicas are not supported yet; release the model or build it outside of the strategy.",
             )
         )
 
