@@ -14,11 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bigbatch import schedules
     from bigbatch.core.errors import AccumulationError
     from bigbatch.training.model import accumulate, release
 
 __version__ = "0.1.0"
-__all__ = ["AccumulationError", "accumulate", "release"]
+__all__ = ["AccumulationError", "accumulate", "release", "schedules"]
 
 _HOME = {
     "AccumulationError": "bigbatch.core.errors",
@@ -29,6 +30,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     # Importing bigbatch must not import TensorFlow: a user may set its environment variables in between.
+    if name == "schedules":
+        return import_module("bigbatch.schedules")
     if name not in _HOME:
         raise AttributeError(f"module 'bigbatch' has no attribute {name!r}")
     try:

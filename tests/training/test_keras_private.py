@@ -44,6 +44,15 @@ def test_losses_of_samples(model):
     assert not keras_private.has_losses_of_samples(plain)
 
 
+def test_nothing_lasts_without_effects(model):
+    layer = keras.layers.Dropout(0.5, seed=1)
+    layer.build((None, 6))
+    with keras_private.without_effects(model):
+        layer(np.ones((4, 6)), training=True)
+        assert model.losses == []
+    assert layer.seed_generator.state.numpy().tolist() == [1, 0]
+
+
 def test_optimizer_variables(model):
     assert [v.path for v in keras_private.optimizer_variables(model.optimizer)] == [
         v.path for v in model.trainable_variables

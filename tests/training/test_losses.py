@@ -122,6 +122,10 @@ CASES = {
     "embedding_mask": (tagger, fit_arrays(TOKENS, LABELS)),
     "embedding_mask_and_l2": (lambda: tagger(regularizer="l2"), fit_arrays(TOKENS, LABELS)),
     "embedding_mask_and_activity": (lambda: tagger(activity="l2"), fit_arrays(TOKENS, LABELS)),
+    "embedding_mask_and_both_regularizers": (
+        lambda: tagger(activity="l2", regularizer="l2"),
+        fit_arrays(TOKENS, LABELS),
+    ),
     "embedding_mask_and_weights": (tagger, fit_arrays(TOKENS, LABELS, sample_weight=TOKEN_WEIGHTS)),
     "embedding_mask_and_mean_with_weights": (
         lambda: tagger(CROSSENTROPY(reduction="mean_with_sample_weight")),

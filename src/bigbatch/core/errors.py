@@ -16,7 +16,13 @@ def describe(expected: str, received: str, remedy: str) -> str:
 
 def require_size(name: str, value: Any, *, off: str) -> None:
     """Accepts `None` and positive integers, and nothing that merely looks like one (`True`, `2.0`, `"16"`)."""
-    if value is None or (type(value) is int and value > 0):
+    if value is not None:
+        require_positive(name, value, kinds="a positive integer or None", remedy=f"Use None to {off}.")
+
+
+def require_positive(name: str, value: Any, *, kinds: str = "a positive integer", remedy: str) -> None:
+    """Accepts positive integers only."""
+    if type(value) is int and value > 0:
         return
     error = ValueError if type(value) is int else TypeError
-    raise error(describe(f"`{name}` must be a positive integer or None.", f"{name}={value!r}", f"Use None to {off}."))
+    raise error(describe(f"`{name}` must be {kinds}.", f"{name}={value!r}", remedy))

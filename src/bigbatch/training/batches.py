@@ -35,6 +35,11 @@ def num_samples(batch: Any) -> Any:
         return size if static else tf.identity(size)
 
 
+def without_optionals(batch: Any) -> Any:
+    """Keras puts an empty `Optional` where a generator yields `None`."""
+    return tf.nest.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch)
+
+
 def take(batch: Any, start: Any, size: Any) -> Any:
     """Samples `start` to `start + size`; the result's first dimension is static if `size` is an integer."""
     return tf.nest.map_structure(lambda leaf: None if leaf is None else _take(leaf, start, size), batch)

@@ -5,7 +5,10 @@ Each has its reason here and a test in `tests/training/test_keras_private.py` th
 
 from __future__ import annotations
 
+import inspect
+import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -13,6 +16,9 @@ import tensorflow as tf
 
 # A mask travels from layer to loss as an attribute of the tensor, and only Keras knows where.
 from keras.src.backend.common.masking import get_keras_mask as get_keras_mask  # noqa: PLC0414
+
+# How Keras walks through an epoch. It counts batches, which an update may join several of.
+from keras.src.backend.tensorflow.trainer import TFEpochIterator as TFEpochIterator  # noqa: PLC0414
 
 # The rule by which Keras merges a mask into sample weights decides what a loss is divided by.
 from keras.src.losses.loss import apply_mask as apply_mask  # noqa: PLC0414
@@ -49,9 +55,29 @@ def has_losses_of_samples(model: keras.Model) -> bool:
     return any(layer._losses for layer in model._flatten_layers())
 
 
+@contextmanager
+def without_effects(model: keras.Model) -> Iterator[None]:
+    """Seeds, metrics and statistics that change in here do not last."""
+    # Keras asks a stateless scope for the weights to regularize, and gets None for those that did not change.
+    with keras.StatelessScope(), overridden(model, _get_regularization_losses=list):
+        yield
+
+
 def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     """What `apply(gradients)` without variables applies to."""
     return list(optimizer._trainable_variables)
+
+
+def current_learning_rate(optimizer: keras.optimizers.Optimizer) -> Any:
+    """What the optimizer's next application multiplies with, whether it has a rate, a schedule or a callable."""
+    return optimizer._get_current_learning_rate()
+
+
+def fit_with(make_epoch_iterator: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of Keras' `fit` that makes its epochs by another function; the original is not touched."""
+    original = inspect.unwrap(keras.Model.fit)
+    names = original.__globals__ | {"TFEpochIterator": make_epoch_iterator}
+    return types.FunctionType(original.__code__, names, "fit", original.__defaults__, original.__closure__)
 
 
 def make_function(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -40,8 +40,8 @@ class Terms:
     """The compiled loss terms of one micro-batch, as they are computed.
 
     Args:
-        share: the micro-batch's samples over the batch's.
-        totals: the batch's denominators in the order of the counted terms, or empty while they are unknown.
+        share: the micro-batch's samples over the update's, or `None` while the update's are unknown.
+        totals: the update's denominators in the order of the counted terms, or empty while they are unknown.
     """
 
     share: Any
@@ -55,19 +55,34 @@ class Terms:
         if kind == "samples":
             return value
         if kind == "sum":
-            return value / tf.cast(self.share, value.dtype)
+            return value if self.share is None else value / tf.cast(self.share, value.dtype)
         self.counts.append(tf.cast(count, tf.float64))
         if not self.totals:
             return value
         part = tf.math.divide_no_nan(self.counts[-1], self.totals[len(self.counts) - 1])
         return value * tf.cast(part / self.share, value.dtype)
 
-    def need_totals(self, others: bool) -> bool:
-        """Whether some term is divided by a count that not all share (`others`: terms beside the compiled loss)."""
-        return bool(self.counts) and (others or len(set(self.kinds)) > 1)
+    def need_totals(self, *, means: bool, constants: bool) -> bool:
+        """Whether the terms differ in their denominators and the update's are needed to correct them.
+
+        Args:
+            means: are there terms beside the compiled loss that are means over samples?
+            constants: are there terms that do not depend on the samples (weight regularizers)?
+        """
+        mixed = means or len(set(self.kinds)) > 1
+        if "sum" in self.kinds and self.share is None:
+            return mixed or constants
+        return bool(self.counts) and mixed
+
+    @property
+    def adds(self) -> bool:
+        """Whether the loss of the update is the plain sum of those of its micro-batches."""
+        return self.share is None and set(self.kinds) == {"sum"}
 
     def weight(self) -> Any:
         """The count that all terms share, or `None` where the micro-batch weighs its samples."""
+        if self.adds:
+            return 1.0
         if self.totals or not self.counts:
             return None
         return tf.maximum(self.counts[0], _NEXT_TO_NOTHING)
@@ -107,16 +122,22 @@ class _Term:
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         masks = [keras_private.get_keras_mask(y_pred)]
+        elements: list[Any] = []
         loss_values = self.loss.call
 
         def call(y_true: Any, y_pred: Any) -> Any:
             values = loss_values(y_true, y_pred)
             masks.append(keras_private.get_keras_mask(values))
+            elements.append(values)
             return values
 
         with overridden(self.loss, call=call):
             value = self.loss(y_true, y_pred, sample_weight)
-        return self.terms.corrected(value, *_denominator(self.loss, masks, sample_weight))
+        count, kind = _denominator(self.loss, masks, sample_weight)
+        if kind == "samples" and self.terms.share is None and None in elements[0].shape[1:]:
+            # The batches of a window may differ in length: a mean over positions divides by all of them.
+            count, kind = tf.size(elements[0]), ("elements", id(self))
+        return self.terms.corrected(value, count, kind)
 
 
 def _denominator(loss: keras.losses.Loss, masks: list[Any], sample_weight: Any) -> tuple[Any, Any]:

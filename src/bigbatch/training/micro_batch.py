@@ -34,6 +34,7 @@ class Outline:
     norms: list[batch_norm.Call]
     logs: Any
     needs_totals: bool
+    adds: bool
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,11 @@ def run(
         tracked=[(t.metric, Weighted if tf.is_tensor(t.sample_weight) else t.sample_weight) for t in held],
         norms=[observation.call for observation in observations],
         logs=keras.tree.map_structure(lambda log: _origin(log, results, loose), logs),
-        needs_totals=terms.need_totals(keras_private.has_losses_of_samples(model)),
+        needs_totals=terms.need_totals(
+            means=keras_private.has_losses_of_samples(model),
+            constants=any(getattr(variable, "regularizer", None) for variable in model.trainable_variables),
+        ),
+        adds=terms.adds,
     )
     return outline, Contribution(
         weight=terms.weight(),

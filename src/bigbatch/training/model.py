@@ -1,4 +1,4 @@
-"""`accumulate` and `release`: what is overridden on a model, and how it is undone."""
+"""`accumulate` and `release`: the arguments, and what is put on a model."""
 
 from __future__ import annotations
 
@@ -8,26 +8,35 @@ import keras
 
 from bigbatch.core.errors import AccumulationError, describe, require_size
 from bigbatch.training import batch_norm as batch_norms
-from bigbatch.training import keras_private
+from bigbatch.training.accumulation import Accumulation, renew_train_function
 from bigbatch.training.overriding import override, restore
-from bigbatch.training.update import Update
+from bigbatch.training.windows import BatchesPerUpdate, Windows
 
 Model = TypeVar("Model", bound=keras.Model)
 
-_OVERRIDES = ("make_train_function", "_assert_compile_called")
+_OVERRIDES = ("make_train_function", "_assert_compile_called", "fit", "_accumulation")
 
 
-def accumulate(model: Model, *, micro_batch_size: int | None = None, batch_norm: str | None = None) -> Model:
-    """Trains every batch in micro-batches; the update equals that of the whole batch, to rounding.
+def accumulate(
+    model: Model,
+    *,
+    micro_batch_size: int | None = None,
+    batches_per_update: BatchesPerUpdate = 1,
+    samples_per_update: int | None = None,
+    learning_rate_rule: str | None = None,
+    batch_norm: str | None = None,
+) -> Model:
+    """Trains in micro-batches; the update equals that of the whole batch or window, to rounding.
 
     `model.fit` then does the same as this loop, and everything that counts (iterations, schedules, EMA, callbacks,
     logs) counts updates:
 
-        for batch in dataset:
+        for window in windows(dataset, batches_per_update):
             total = 0
-            for micro_batch in split(batch, micro_batch_size):
-                total += weight(micro_batch) * gradient(micro_batch)
-            optimizer.apply(total / weight(batch))
+            for batch in window:
+                for micro_batch in split(batch, micro_batch_size):
+                    total += weight(micro_batch) * gradient(micro_batch)
+            optimizer.apply(total / weight(window))
 
     Example:
 
@@ -36,14 +45,19 @@ def accumulate(model: Model, *, micro_batch_size: int | None = None, batch_norm:
         model.fit(x, y, batch_size=256)
 
     The weight is what the loss divides by: samples, valid tokens under a mask, or summed sample weights. Call it before
-    or after `compile`, and again to change the values. It overrides two methods on this one instance; saved models,
-    clones and copies are plain Keras.
+    or after `compile`, and again to change the values, also from a callback. It overrides methods on this one instance;
+    saved models, clones and copies are plain Keras.
 
     Args:
         model: a Keras model; it is changed in place.
-        micro_batch_size: samples in memory at a time; `None` trains on whole batches.
+        micro_batch_size: samples in memory at a time; `None` does not split batches.
+        batches_per_update: batches that an update joins, or a callable from the number of updates made to it. The end
+            of an epoch closes the window. `steps_per_epoch` counts updates.
+        samples_per_update: an update joins batches until it has so many samples.
+        learning_rate_rule: `"linear"` or `"sqrt"`: the applied learning rate follows `batches_per_update`, relative to
+            that of update 0.
         batch_norm: `"pooled"` (also for `None`) moves the statistics of BatchNormalization once per update, by the
-            moments of the whole batch; `"per_micro_batch"` leaves them to Keras. Passing either silences the warning
+            moments of all its samples; `"per_micro_batch"` leaves them to Keras. Passing either silences the warning
             that each micro-batch is normalised by its own moments.
 
     Returns:
@@ -57,30 +71,19 @@ def accumulate(model: Model, *, micro_batch_size: int | None = None, batch_norm:
     """
     _require_model(model)
     require_size("micro_batch_size", micro_batch_size, off="train on whole batches")
+    windows = Windows(batches_per_update, samples_per_update, learning_rate_rule)
     _require_batch_norm(batch_norm)
-    if micro_batch_size is not None and batch_norm is None:
+    is_off = micro_batch_size is None and windows.are_batches
+    if not is_off and batch_norm is None:
         batch_norms.warn_of(model)
-    pool = batch_norm != "per_micro_batch"
+    if not windows.are_batches:
+        _require_fit_of_keras(model)
 
-    def make_train_function(force: bool = False) -> Any:
-        if micro_batch_size is None:
-            return type(model).make_train_function(model, force)
-        if model.train_function is None or force:
-            _require_one_replica(model)
-            model.train_function = keras_private.make_function(model, Update(model, micro_batch_size, pool))
-        return model.train_function
-
-    def assert_compile_called(method_name: str | None = None) -> None:
-        if not model.compiled:
-            raise ValueError(
-                describe(
-                    "The model must be compiled before it trains.", "compiled=False", "Call `model.compile` first."
-                )
-            )
-        type(model)._assert_compile_called(model, method_name)
-
-    override(model, make_train_function=make_train_function, _assert_compile_called=assert_compile_called)
-    _renew_train_function(model)
+    accumulation = vars(model).get("_accumulation")
+    if accumulation is None:
+        accumulation = Accumulation(model)
+        override(model, _accumulation=accumulation, **accumulation.overrides())
+    accumulation.set(micro_batch_size, windows, pool=batch_norm != "per_micro_batch")
     return model
 
 
@@ -90,7 +93,7 @@ def release(model: Model) -> Model:
     Raises:
         ValueError: if the model is not accumulated.
     """
-    if not all(name in vars(model) for name in _OVERRIDES):
+    if "_accumulation" not in vars(model):
         raise ValueError(
             describe(
                 "`model` must be accumulated to be released.",
@@ -98,15 +101,9 @@ def release(model: Model) -> Model:
                 "Call `bigbatch.accumulate` first; releasing once is enough.",
             )
         )
-    restore(model, *_OVERRIDES)
-    _renew_train_function(model)
+    restore(model, *(name for name in _OVERRIDES if name in vars(model)))
+    renew_train_function(model)
     return model
-
-
-def _renew_train_function(model: keras.Model) -> None:
-    # Keras makes it once per `fit`: a callback that changes the settings must leave one behind.
-    if model.train_function is not None:
-        model.make_train_function(force=True)
 
 
 def _require_model(model: Any) -> None:
@@ -124,14 +121,13 @@ def _require_model(model: Any) -> None:
         )
 
 
-def _require_one_replica(model: keras.Model) -> None:
-    num_replicas = model.distribute_strategy.num_replicas_in_sync
-    if num_replicas > 1:
+def _require_fit_of_keras(model: keras.Model) -> None:
+    if type(model).fit is not keras.Model.fit:
         raise AccumulationError(
             describe(
-                "An accumulated model must train on one replica.",
-                f"{type(model.distribute_strategy).__name__} with {num_replicas} replicas",
-                "Several replicas are not supported yet; release the model or build it outside of the strategy.",
+                "A model that joins batches must have the `fit` of Keras, which counts them.",
+                f"{type(model).__name__}.fit",
+                "Move what it does into callbacks, or join batches in the dataset.",
             )
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,20 @@ def _refuse_own_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
                 "Make the optimizer without `gradient_accumulation_steps`.",
             )
         )
+
+
+@contextmanager
+def learning_rate_times(model: keras.Model, factor: Any) -> Iterator[None]:
+    """Multiplies the rate that is applied, and nothing that is stored; `None` leaves it alone."""
+    with ExitStack() as stack:
+        for optimizer in optimizers_of(model) if factor is not None else ():
+            stack.enter_context(_scaled_rate(getattr(optimizer, "inner_optimizer", optimizer), factor))
+        yield
+
+
+def _scaled_rate(optimizer: keras.optimizers.Optimizer, factor: Any) -> AbstractContextManager[None]:
+    rate = keras_private.current_learning_rate(optimizer)
+    return overridden(optimizer, _get_current_learning_rate=lambda: rate * keras.ops.cast(factor, rate.dtype))
 
 
 def require_applications(model: keras.Model, applications: list[Application]) -> None:

@@ -1,4 +1,4 @@
-"""One update: a loop over the micro-batches of a batch, then one application of the optimizer.
+"""One update: a loop over micro-batches, then one application of the optimizer.
 
     for micro_batch in split(batch, micro_batch_size):
         sums = sums + weight(micro_batch) * gradients(micro_batch)
@@ -10,96 +10,108 @@ is traced once and compiled by XLA if the model is. XLA around the loop would co
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from bigbatch.core.split import head_size
-from bigbatch.core.weighted import Moments, WeightedSum
-from bigbatch.training import batch_norm, batches, gradients, keras_private, metrics
+from bigbatch.core.weighted import WeightedSum
+from bigbatch.training import batch_norm, batches, gradients, keras_private, metrics, optimizers, stream
 from bigbatch.training.micro_batch import Contribution, FromMetric, FromTensor, Outline, Weighted, run
+from bigbatch.training.micro_batches import MicroBatch, MicroBatches
+from bigbatch.training.sums import Sums, merge, start, tensors
 from bigbatch.training.survey import survey
 
 
-class Sums(NamedTuple):
-    """The running sums of an update; the variables of its loop."""
-
-    weight: Any
-    gradients: list[list[Any]]
-    numbers: list[WeightedSum]
-    sample_weights: list[Any]
-    moments: list[Moments]
-    logs: list[Any]
-
-
 class Update:
-    """Stands in for `train_step`: takes a batch, returns its logs. Context: replica; eager or traced."""
+    """Stands in for `train_step`. Context: replica; eager or traced."""
 
-    def __init__(self, model: keras.Model, micro_batch_size: int, pool: bool) -> None:
+    def __init__(self, model: keras.Model, micro_batch_size: int | None, pool: bool) -> None:
         self._model = model
-        self._micro_batch_size = micro_batch_size
+        self._size = micro_batch_size
         self._pool = pool
         self._outline: Any = None
+        self._needs_totals: dict[bool, bool] = {}
         self._run: Any = self._run_micro_batch
+        self._counts: Any = self._count_micro_batch
         if not model.run_eagerly:
-            self._run = tf.function(self._run_micro_batch, autograph=False, jit_compile=model.jit_compile)
+            self._run = tf.function(self._run, autograph=False, jit_compile=model.jit_compile)
+            self._counts = tf.function(self._counts, autograph=False)
 
-    def __call__(self, batch: Any) -> Any:
+    def on_batch(self, batch: Any) -> Any:
+        """One update on one batch; returns its logs."""
+        batch = batches.without_optionals(batch)
         num_samples = batches.num_samples(batch)
-        head = head_size(num_samples, self._micro_batch_size)
-        micro_batches = _MicroBatches(batch, num_samples, head, self._micro_batch_size)
-        if self._outline is None:
-            survey(self._model, lambda: self._run_micro_batch(*micro_batches.head(), ()))
-        totals = self._totals(micro_batches) if self._outline.needs_totals else ()
-        sums = self._sum(micro_batches, totals)
-        # Nothing changes before all is known: a failed micro-batch must not leave half an update behind.
-        with tf.control_dependencies(_tensors(sums)):
-            return self._finish(self._outline, sums, num_samples)
+        micro_batches = MicroBatches(batch, self._size, num_samples)
+        totals = self._count(micro_batches) if self._must_count(micro_batches.head()) else ()
+        return self._finish(self._add(micro_batches, totals), num_samples)
+
+    def on_window(self, iterator: Any, limit: stream.Limit, rate: Any) -> tuple[Any, Any]:
+        """One update on the next batches of an iterator; returns its logs and the number of batches."""
+        batch = batches.without_optionals(iterator.get_next())
+        sum_window = self._sum_held if self._must_count(self._split(batch).head()) else self._sum_streamed
+        sums, number = sum_window(iterator, batch, limit)
+        with optimizers.learning_rate_times(self._model, rate):
+            return self._finish(sums, None), number
+
+    def _sum_streamed(self, iterator: Any, first: Any, limit: stream.Limit) -> tuple[Sums, Any]:
+        return stream.fold(iterator, first, limit, lambda batch, sums: self._add(self._split(batch), (), sums))
+
+    def _sum_held(self, iterator: Any, first: Any, limit: stream.Limit) -> tuple[Sums, Any]:
+        held = stream.hold(iterator, first, limit, lambda batch: self._count(self._split(batch)))
+        sums = held.fold(lambda batch, sums: self._add(self._split(batch, held.num_samples), held.totals, sums))
+        return sums, held.num_batches
+
+    def _split(self, batch: Any, num_samples: Any = None) -> MicroBatches:
+        return MicroBatches(batch, self._size, num_samples)
+
+    def _add(self, micro_batches: MicroBatches, totals: tuple[Any, ...], sums: Sums | None = None) -> Sums:
+        """Every micro-batch once. Nothing of one is alive while the next one runs but the sums."""
+        head = micro_batches.head()
+        contribution = self._run(head.data, head.share, totals)
+        if sums is None:
+            sums = start(contribution, head.weight, self._outline)
+        else:
+            sums = merge(sums, contribution, head.weight)
+        return micro_batches.loop(
+            lambda part, sums: merge(sums, self._run(part.data, part.share, totals), part.weight), sums
+        )
+
+    def _count(self, micro_batches: MicroBatches) -> tuple[Any, ...]:
+        """The denominators of a whole batch. When traced, all but the masks' own operations is pruned."""
+        head = micro_batches.head()
+        return micro_batches.loop(
+            lambda part, totals: tuple(a + b for a, b in zip(totals, self._counts(part.data, part.share))),
+            self._counts(head.data, head.share),
+        )
+
+    def _must_count(self, head: MicroBatch) -> bool:
+        """Whether the update's denominators must be known before its first micro-batch. Surveys the model once."""
+        in_hand = head.share is not None
+        if in_hand not in self._needs_totals:
+            survey(self._model, lambda: self._run_micro_batch(head.data, head.share, ()))
+            self._needs_totals[in_hand] = self._outline.needs_totals
+        return self._needs_totals[in_hand]
 
     def _run_micro_batch(self, data: Any, share: Any, totals: tuple[Any, ...]) -> Contribution:
         self._outline, contribution = run(self._model, data, share=share, totals=totals, pool=self._pool)
         return contribution
 
-    def _sum(self, micro_batches: _MicroBatches, totals: tuple[Any, ...]) -> Sums:
-        """Every micro-batch once. Nothing of one is alive while the next one runs but the sums."""
-        first = self._run(*micro_batches.head(), totals)
-        sums = _start(first, micro_batches.head_weight, self._outline)
+    def _count_micro_batch(self, data: Any, share: Any) -> tuple[Any, ...]:
+        with keras_private.without_effects(self._model):
+            _, contribution = run(self._model, data, share=share, totals=(), pool=self._pool)
+        return tuple(contribution.counts)
 
-        def body(index: Any, sums: Sums) -> tuple[Any, Sums]:
-            contribution = self._run(*micro_batches.whole(index), totals)
-            return index + 1, _merge(sums, contribution, 1.0)
-
-        return micro_batches.loop(body, sums)
-
-    def _totals(self, micro_batches: _MicroBatches) -> tuple[Any, ...]:
-        """The denominators of the whole batch. When traced, all but the masks' own operations is pruned."""
-
-        def counts(data: Any, share: Any) -> list[Any]:
-            with keras.StatelessScope():  # the seeds, metrics and statistics of this pass are not to last
-                _, contribution = run(self._model, data, share=share, totals=(), pool=self._pool)
-            return contribution.counts
-
-        counts = counts if self._model.run_eagerly else tf.function(counts, autograph=False)
-
-        def body(index: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
-            return index + 1, [a + b for a, b in zip(sums, counts(*micro_batches.whole(index)))]
-
-        return tuple(micro_batches.loop(body, counts(*micro_batches.head())))
-
-    def _finish(self, outline: Outline, sums: Sums, num_samples: Any) -> Any:
-        """Applies the means, in the order in which `train_step` applied, and returns the logs of the batch."""
-        for (optimizer, variables, present), totals in zip(outline.applications, sums.gradients):
-            remaining = iter(totals)
-            means = [
-                gradients.mean(next(remaining), sums.weight, variable) if has_gradient else None
-                for variable, has_gradient in zip(variables, present)
-            ]
-            optimizer.apply(means, variables)
-        for call, moments in zip(outline.norms, sums.moments):
-            batch_norm.move(call, moments)
-        self._track(outline, sums, num_samples)
-        return keras.tree.map_structure(lambda log: _log(log, sums.logs), outline.logs)
+    def _finish(self, sums: Sums, num_samples: Any) -> Any:
+        """Applies the means, in the order in which `train_step` applied, and returns the logs."""
+        outline = self._outline
+        # Nothing changes before all is known: a failed micro-batch must not leave half an update behind.
+        with tf.control_dependencies(tensors(sums)):
+            _apply(outline, sums)
+            for call, moments in zip(outline.norms, sums.moments):
+                batch_norm.move(call, moments)
+            self._track(outline, sums, num_samples)
+            return keras.tree.map_structure(lambda log: _log(log, outline, sums), outline.logs)
 
     def _track(self, outline: Outline, sums: Sums, num_samples: Any) -> None:
         by_static_size = {id(metric) for metric in keras_private.output_loss_trackers(self._model)}
@@ -108,99 +120,28 @@ class Update:
             sample_weight = next(sample_weights) if given is Weighted else given
             if id(metric) in by_static_size:
                 sample_weight = num_samples if isinstance(num_samples, int) else None
-            metric.update_state(number.mean(), sample_weight=sample_weight)
+            metric.update_state(_value(number, outline), sample_weight=sample_weight)
 
 
-class _MicroBatches:
-    """The micro-batches of one batch: a ragged head (index 0), then whole ones (index 1 and on)."""
-
-    def __init__(self, batch: Any, num_samples: Any, head: Any, micro_batch_size: int) -> None:
-        self._batch = batch
-        self._num_samples = num_samples
-        self._head = head
-        self._size = micro_batch_size
-        self.number = (num_samples - head) // micro_batch_size + 1
-        # Weights are counted in whole micro-batches, so that all but the head weigh exactly 1.
-        self.head_weight = _float64(head) / micro_batch_size
-        if isinstance(head, int) and head == micro_batch_size:
-            self.head_weight = 1.0
-
-    def head(self) -> tuple[Any, Any]:
-        return batches.take(self._batch, 0, self._head), _float64(self._head) / _float64(self._num_samples)
-
-    def whole(self, index: Any) -> tuple[Any, Any]:
-        start = self._head + (index - 1) * self._size
-        return batches.take(self._batch, start, self._size), self._size / _float64(self._num_samples)
-
-    def loop(self, body: Any, initial: Any) -> Any:
-        """Runs `body(index, value)` for every whole micro-batch, one after the other."""
-        if isinstance(self.number, int) and self.number == 1:
-            return initial
-        # Without the dependency the loop may begin beside the head, with the memory of both.
-        with tf.control_dependencies(_tensors(initial)):
-            index = tf.constant(1) + 0
-        return tf.while_loop(lambda index, _: index < self.number, body, (index, initial), parallel_iterations=1)[1]
+def _apply(outline: Outline, sums: Sums) -> None:
+    weight = 1.0 if outline.adds else sums.weight
+    for (optimizer, variables, present), totals in zip(outline.applications, sums.gradients):
+        remaining = iter(totals)
+        means = [
+            gradients.mean(next(remaining), weight, variable) if has_gradient else None
+            for variable, has_gradient in zip(variables, present)
+        ]
+        optimizer.apply(means, variables)
 
 
-def _start(contribution: Contribution, head_weight: Any, outline: Outline) -> Sums:
-    weight = head_weight if contribution.weight is None else contribution.weight
-    return Sums(
-        weight=_float64(weight),
-        gradients=[
-            [
-                gradients.start(gradient, weight, variable)
-                for gradient, variable in zip(of_optimizer, _with_gradient(variables, present))
-            ]
-            for of_optimizer, (_, variables, present) in zip(contribution.gradients, outline.applications)
-        ],
-        numbers=[WeightedSum.of(_float64(number), _float64(weight)) for number in contribution.numbers],
-        sample_weights=contribution.sample_weights,
-        moments=contribution.moments,
-        logs=[_weighted_log(log, weight) for log in contribution.logs],
-    )
+def _value(number: WeightedSum, outline: Outline) -> Any:
+    return number.total if outline.adds else number.mean()
 
 
-def _merge(sums: Sums, contribution: Contribution, weight: Any) -> Sums:
-    weight = weight if contribution.weight is None else contribution.weight
-    return Sums(
-        weight=sums.weight + _float64(weight),
-        gradients=[
-            [gradients.add(total, gradient, weight) for total, gradient in zip(totals, of_optimizer)]
-            for totals, of_optimizer in zip(sums.gradients, contribution.gradients)
-        ],
-        numbers=[
-            total.merge(WeightedSum.of(_float64(number), _float64(weight)))
-            for total, number in zip(sums.numbers, contribution.numbers)
-        ],
-        sample_weights=[a + b for a, b in zip(sums.sample_weights, contribution.sample_weights)],
-        moments=[a.merge(b) for a, b in zip(sums.moments, contribution.moments)],
-        logs=[
-            total.merge(_weighted_log(log, weight)) if isinstance(total, WeightedSum) else log
-            for total, log in zip(sums.logs, contribution.logs)
-        ],
-    )
-
-
-def _with_gradient(variables: list[Any], present: list[bool]) -> list[Any]:
-    return [variable for variable, has_gradient in zip(variables, present) if has_gradient]
-
-
-def _weighted_log(log: Any, weight: Any) -> Any:
-    return WeightedSum.of(_float64(log), _float64(weight)) if log.dtype.is_floating else log
-
-
-def _log(log: Any, tensors: list[Any]) -> Any:
+def _log(log: Any, outline: Outline, sums: Sums) -> Any:
     if isinstance(log, FromMetric):
         return metrics.current(log.metric, log.key)
     if isinstance(log, FromTensor):
-        tensor = tensors[log.index]
-        return tensor.mean() if isinstance(tensor, WeightedSum) else tensor
+        tensor = sums.logs[log.index]
+        return _value(tensor, outline) if isinstance(tensor, WeightedSum) else tensor
     return log
-
-
-def _tensors(structure: Any) -> list[Any]:
-    return [leaf for leaf in tf.nest.flatten(structure) if tf.is_tensor(leaf)]
-
-
-def _float64(value: Any) -> Any:
-    return tf.cast(value, tf.float64)

@@ -1,0 +1,71 @@
+"""The micro-batches of one batch: a ragged head, then whole ones, each with its weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import tensorflow as tf
+
+from bigbatch.core.split import head_size
+from bigbatch.training import batches
+from bigbatch.training.sums import float64, tensors
+
+Value = TypeVar("Value")
+
+
+class MicroBatch(NamedTuple):
+    """A part of a batch.
+
+    Args:
+        data: its samples.
+        share: its samples over those of the update, or `None` while the update's are unknown.
+        weight: its samples, counted in whole micro-batches; the Python number 1.0 for a whole one.
+    """
+
+    data: Any
+    share: Any
+    weight: Any
+
+
+class MicroBatches:
+    """Cuts one batch.
+
+    Args:
+        batch: what the dataset yielded.
+        size: samples in a whole micro-batch; `None`: the batch is the only micro-batch.
+        num_samples: the samples of the update; `None`: unknown.
+    """
+
+    def __init__(self, batch: Any, size: int | None, num_samples: Any) -> None:
+        self._batch = batch
+        self._size = size
+        self._num_samples = num_samples
+        samples = batches.num_samples(batch)
+        self._head = samples if size is None else head_size(samples, size)
+        self._number = 1 if size is None else (samples - self._head) // size + 1
+
+    def head(self) -> MicroBatch:
+        """The first micro-batch."""
+        weight = float64(self._head) if self._size is None else float64(self._head) / self._size
+        is_whole = isinstance(self._head, int) and self._head == self._size
+        return self._part(0, self._head, 1.0 if is_whole else weight)
+
+    def loop(self, body: Callable[[MicroBatch, Value], Value], initial: Value) -> Value:
+        """Folds `body` over the other micro-batches, one after the other."""
+        if isinstance(self._number, int) and self._number == 1:
+            return initial
+        # Without the dependency the loop may begin beside the head, with the memory of both.
+        with tf.control_dependencies(tensors(initial)):
+            first = tf.constant(1) + 0
+
+        def turn(index: Any, value: Value) -> tuple[Any, Value]:
+            start = self._head + (index - 1) * self._size
+            return index + 1, body(self._part(start, self._size, 1.0), value)
+
+        return tf.while_loop(lambda index, _: index < self._number, turn, (first, initial), parallel_iterations=1)[1]
+
+    def _part(self, start: Any, size: Any, weight: Any) -> MicroBatch:
+        share = None if self._num_samples is None else float64(size) / float64(self._num_samples)
+        data = self._batch if self._size is None else batches.take(self._batch, start, size)
+        return MicroBatch(data, share, weight)
