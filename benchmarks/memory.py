@@ -9,10 +9,17 @@ import os
 import subprocess
 import sys
 
-ROWS = {"plain 16": (16, None), "256 in 16s": (256, 16), "plain 256": (256, None)}
+ROWS = {
+    "plain 16": {"num_samples": 16},
+    "256 in 16s": {"num_samples": 256, "micro_batch_size": 16},
+    "plain 256": {"num_samples": 256},
+    "windows of 2 x 16": {"num_samples": 16, "batches_per_update": 2},
+    "windows of 8 x 16": {"num_samples": 16, "batches_per_update": 8},
+    "windows of 64 x 16": {"num_samples": 16, "batches_per_update": 64},
+}
 
 
-def measure(name, num_samples, size):
+def measure(name, num_samples, **settings):
     """Runs in the subprocess: prints the peak above what is allocated before the first update."""
     import tensorflow as tf
     from workloads import WORKLOADS, compiled
@@ -20,7 +27,7 @@ def measure(name, num_samples, size):
     import bigbatch
 
     model, x, y = WORKLOADS[name]()
-    bigbatch.accumulate(compiled(model), micro_batch_size=size)
+    bigbatch.accumulate(compiled(model), **settings)
     model.optimizer.build(model.trainable_variables)
     data = tf.data.Dataset.from_tensors((x[:num_samples], y[:num_samples])).repeat()
     model.make_train_function()
@@ -35,8 +42,8 @@ def measure(name, num_samples, size):
 def main():
     environment = os.environ | {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     for name in ("cnn", "transformer"):
-        for row, (num_samples, size) in ROWS.items():
-            program = f"from memory import measure; measure({name!r}, {num_samples}, {size})"
+        for row, settings in ROWS.items():
+            program = f"from memory import measure; measure({name!r}, **{settings!r})"
             done = subprocess.run(
                 [sys.executable, "-c", program],
                 env=environment,
@@ -45,7 +52,7 @@ def main():
                 text=True,
                 check=True,
             )
-            print(f"{name:12} {row:12} {int(done.stdout) / 2**20:8.1f} MiB above the weights and slots")
+            print(f"{name:12} {row:18} {int(done.stdout) / 2**20:8.1f} MiB above the weights and slots")
 
 
 if __name__ == "__main__":

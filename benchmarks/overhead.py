@@ -20,18 +20,22 @@ import bigbatch
 def contenders(make, jit):
     """Functions that make one update each, on the same batch."""
     model, x, y = make()
-    iterator = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
+    whole = tf.data.Dataset.from_tensors((x, y)).repeat()
+    parts = tf.data.Dataset.from_tensor_slices((x, y)).batch(MICRO_BATCH_SIZE).cache().repeat()
     bare = bare_loop(compiled(model), MICRO_BATCH_SIZE, jit)
 
-    def accumulated(size, jit=jit):
-        model = bigbatch.accumulate(compiled(make()[0], jit_compile=jit), micro_batch_size=size)
+    def accumulated(data, **settings):
+        model = bigbatch.accumulate(compiled(make()[0], jit_compile=jit), **settings)
         model.make_train_function()
+        iterator = iter(data)
         return lambda: model.train_function(iterator)
 
+    iterator = iter(whole)
     return {
         "bare loop": lambda: bare(iterator),
-        "bigbatch": accumulated(MICRO_BATCH_SIZE),
-        "plain Keras, whole batch": accumulated(None),
+        "bigbatch, micro-batches": accumulated(whole, micro_batch_size=MICRO_BATCH_SIZE),
+        "bigbatch, windows": accumulated(parts, batches_per_update=BATCH_SIZE // MICRO_BATCH_SIZE),
+        "plain Keras, whole batch": accumulated(whole),
     }
 
 

@@ -49,10 +49,11 @@ class Observation:
 def observed(model: keras.Model) -> Iterator[list[Observation]]:
     """Keeps the moving statistics of poolable layers still and notes the moments that would have moved them."""
     observations: list[Observation] = []
+    graph = tf.compat.v1.get_default_graph()
     with ExitStack() as stack:
         for layer in _layers_of(model):
             if _is_poolable(layer):
-                stack.enter_context(overridden(layer, call=_observing(layer, observations)))
+                stack.enter_context(overridden(layer, call=_observing(layer, observations, graph)))
         yield observations
 
 
@@ -87,10 +88,13 @@ def _is_poolable(layer: keras.layers.BatchNormalization) -> bool:
     return type(layer).call is _BatchNormalization.call and not getattr(layer, "renorm", False)
 
 
-def _observing(layer: keras.layers.BatchNormalization, observations: list[Observation]) -> Any:
+def _observing(layer: keras.layers.BatchNormalization, observations: list[Observation], graph: Any) -> Any:
     original = layer.call
 
     def call(inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        if tf.compat.v1.get_default_graph() is not graph:
+            # Inside another `tf.function` or `tf.cond`: its moments could not leave, and its trace would outlive us.
+            return original(inputs, training=training, mask=mask)
         seen: list[Any] = []
         # With no momentum, what Keras assigns is the moment itself.
         with (

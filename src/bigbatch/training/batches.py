@@ -15,12 +15,12 @@ def num_samples(batch: Any) -> Any:
     """The size of a batch: an integer where the shapes tell it, else a scalar tensor that is checked when it runs."""
     leaves = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
     for leaf in leaves:
-        if leaf.shape.rank == 0:
+        if not leaf.shape.rank:
             raise AccumulationError(
                 describe(
                     "Every tensor of a batch must have the samples as its first dimension.",
-                    f"a scalar of type {leaf.dtype.name}",
-                    "Repeat it once per sample, or keep it in the model.",
+                    f"a {'scalar' if leaf.shape.rank == 0 else 'tensor of unknown rank'} of type {leaf.dtype.name}",
+                    "Repeat a scalar once per sample; give an `output_signature` to a generator of unknown shapes.",
                 )
             )
     static = {leaf.shape[0] for leaf in leaves} - {None}

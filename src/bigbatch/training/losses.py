@@ -18,6 +18,7 @@ samples.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -85,7 +86,7 @@ class Terms:
             return 1.0
         if self.totals or not self.counts:
             return None
-        return tf.maximum(self.counts[0], _NEXT_TO_NOTHING)
+        return tf.where(self.counts[0] == 0, tf.constant(_NEXT_TO_NOTHING, tf.float64), self.counts[0])
 
 
 @contextmanager
@@ -121,6 +122,7 @@ class _Term:
     terms: Terms
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        _warn_if_coupled(self.loss)
         masks = [keras_private.get_keras_mask(y_pred)]
         elements: list[Any] = []
         loss_values = self.loss.call
@@ -134,10 +136,28 @@ class _Term:
         with overridden(self.loss, call=call):
             value = self.loss(y_true, y_pred, sample_weight)
         count, kind = _denominator(self.loss, masks, sample_weight)
+        if elements[0].shape.rank == 0 and kind != "sum":
+            # A loss function that returns one number has divided by itself. In Keras a mask then cancels, but for a
+            # batch without one valid position, whose loss it makes zero; a micro-batch of that kind must not be lost.
+            count, kind = None, "samples"
+            value = tf.cast(elements[0], value.dtype) if sample_weight is None else value
         if kind == "samples" and self.terms.share is None and None in elements[0].shape[1:]:
             # The batches of a window may differ in length: a mean over positions divides by all of them.
             count, kind = tf.size(elements[0]), ("elements", id(self))
         return self.terms.corrected(value, count, kind)
+
+
+def _warn_if_coupled(loss: keras.losses.Loss) -> None:
+    coupled = isinstance(loss, keras.losses.Circle)
+    if isinstance(loss, (keras.losses.Dice, keras.losses.Tversky)):
+        coupled = loss.axis is None
+    if coupled:
+        warnings.warn(
+            f"This loss couples the samples of a batch, so each micro-batch sees only its own part of it. "
+            f"Received: {type(loss).__name__}. Give Dice and Tversky an `axis` without 0 to be exact.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _denominator(loss: keras.losses.Loss, masks: list[Any], sample_weight: Any) -> tuple[Any, Any]:

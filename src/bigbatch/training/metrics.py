@@ -47,7 +47,7 @@ def tracked(model: keras.Model) -> Iterator[tuple[list[Tracked], Results]]:
     with ExitStack() as stack:
         for metric in _metrics_of(model):
             stack.enter_context(overridden(metric, result=_noting(metric, results)))
-            if type(metric) is keras.metrics.Mean:
+            if type(metric).update_state is keras.metrics.Mean.update_state:
                 stack.enter_context(overridden(metric, update_state=_holding(metric, held)))
         yield held, results
 

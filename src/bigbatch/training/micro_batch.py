@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.core.weighted import Moments
 from bigbatch.training import batch_norm, keras_private, losses, metrics, optimizers
 
@@ -66,7 +67,7 @@ def run(
         held, results = stack.enter_context(metrics.tracked(model))
         observations = stack.enter_context(batch_norm.observed(model)) if pool else []
         stack.enter_context(losses.weighed(model, terms))
-        logs = model.train_step(data)
+        logs = _python_function(model.train_step)(data)
     optimizers.require_applications(model, applications)
 
     loose: list[Any] = []
@@ -76,7 +77,7 @@ def run(
         norms=[observation.call for observation in observations],
         logs=keras.tree.map_structure(lambda log: _origin(log, results, loose), logs),
         needs_totals=terms.need_totals(
-            means=keras_private.has_losses_of_samples(model),
+            means=keras_private.has_losses_of_samples(model) or _may_have_own_terms(model),
             constants=any(getattr(variable, "regularizer", None) for variable in model.trainable_variables),
         ),
         adds=terms.adds,
@@ -92,10 +93,29 @@ def run(
     )
 
 
+def _python_function(train_step: Any) -> Any:
+    # One that is a `tf.function` would run once, be cached, and then not be there to be caught.
+    return getattr(train_step, "python_function", train_step)
+
+
+def _may_have_own_terms(model: keras.Model) -> bool:
+    """Whether the loss may have parts that no compiled loss computes; they are taken for means over samples."""
+    of_keras = (keras.Model.train_step, keras.Model.compute_loss)
+    return any(getattr(method, "__func__", method) not in of_keras for method in (model.train_step, model.compute_loss))
+
+
 def _origin(log: Any, results: metrics.Results, loose: list[Any]) -> Any:
     if id(log) in results.origins:
         return FromMetric(*results.origins[id(log)])
     if not tf.is_tensor(log):
         return log
+    if log.shape.rank != 0:
+        raise AccumulationError(
+            describe(
+                "`train_step` must log scalars, which can be averaged over micro-batches.",
+                f"a log of shape {log.shape}",
+                "Reduce it to one number.",
+            )
+        )
     loose.append(log)
     return FromTensor(len(loose) - 1)

@@ -13,6 +13,12 @@ from bigbatch.training.sums import float64, tensors
 
 Value = TypeVar("Value")
 
+_NEXT_TO_NOTHING = 1e-30
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return min(a, b) if isinstance(a, int) else tf.minimum(a, b)
+
 
 class MicroBatch(NamedTuple):
     """A part of a batch.
@@ -42,12 +48,14 @@ class MicroBatches:
         self._size = size
         self._num_samples = num_samples
         samples = batches.num_samples(batch)
-        self._head = samples if size is None else head_size(samples, size)
+        self._head = samples if size is None else _smaller(samples, head_size(samples, size))
         self._number = 1 if size is None else (samples - self._head) // size + 1
 
     def head(self) -> MicroBatch:
         """The first micro-batch."""
-        weight = float64(self._head) if self._size is None else float64(self._head) / self._size
+        # An empty batch weighs next to nothing: alone, it still gets its regularizers, as in Keras.
+        samples = tf.maximum(float64(self._head), _NEXT_TO_NOTHING)
+        weight = samples if self._size is None else samples / self._size
         is_whole = isinstance(self._head, int) and self._head == self._size
         return self._part(0, self._head, 1.0 if is_whole else weight)
 
@@ -66,6 +74,8 @@ class MicroBatches:
         return tf.while_loop(lambda index, _: index < self._number, turn, (first, initial), parallel_iterations=1)[1]
 
     def _part(self, start: Any, size: Any, weight: Any) -> MicroBatch:
-        share = None if self._num_samples is None else float64(size) / float64(self._num_samples)
+        share = None
+        if self._num_samples is not None:
+            share = float64(size) / tf.maximum(float64(self._num_samples), 1.0)
         data = self._batch if self._size is None else batches.take(self._batch, start, size)
         return MicroBatch(data, share, weight)

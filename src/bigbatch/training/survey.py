@@ -22,9 +22,10 @@ def survey(model: keras.Model, run: Callable[[], Any]) -> None:
     if changed:
         raise AccumulationError(
             describe(
-                "`train_step` must change trainable variables only through optimizers that are its model's attributes.",
-                f"{type(model).__name__}.train_step, which also changes {', '.join(changed)}",
-                "Keep its optimizers as attributes of the model, or train it without bigbatch.",
+                "Trainable variables must change only through optimizers that are attributes of the model.",
+                f"{', '.join(changed)}, which the training of {type(model).__name__} also assigns",
+                "Keep all optimizers as attributes; a layer that assigns weights (SpectralNormalization) cannot be "
+                "accumulated.",
             )
         )
 
