@@ -86,7 +86,7 @@ class Accumulation:
 
     def _num_updates(self) -> int:
         found = optimizers.optimizers_of(self._model)
-        return int(found[0].iterations) if found else 0
+        return int(tf.convert_to_tensor(found[0].iterations)) if found else 0
 
     def _assert_compile_called(self, method_name: str | None = None) -> None:
         if not self._model.compiled:
