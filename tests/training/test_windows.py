@@ -7,6 +7,7 @@ import tensorflow as tf
 from oracle import NUM_SAMPLES, assert_same, train
 from test_losses import CASES as LOSS_CASES
 from test_losses import LABELS, MANY_X, MANY_Y, TOKEN_WEIGHTS, TOKENS, WEIGHTS, X, Y, dense, tagger, two_outputs
+from test_optimizers import OPTIMIZERS
 
 import bigbatch
 
@@ -349,3 +350,68 @@ def test_the_applied_rate_follows_the_window(rule, factors, eagerly):
 def test_a_bad_rule():
     with pytest.raises(ValueError, match=r"`learning_rate_rule` must be .*Received: learning_rate_rule='cubic'\. Use"):
         bigbatch.accumulate(dense("mse"), learning_rate_rule="cubic")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer(name):
+    def build():
+        model = dense("mse")
+        model.compile(OPTIMIZERS[name](), loss="mse", metrics=["mae"])
+        return model
+
+    ours = train(
+        build, fit(lambda: dataset(SIZES, X, Y)), lambda model: bigbatch.accumulate(model, batches_per_update=4)
+    )
+    assert_same(ours, train(build, fit(lambda: dataset(joined(SIZES, 4), X, Y))))
+
+
+def test_batch_norm_statistics_are_those_of_the_window():
+    def statistics(sizes, **settings):
+        keras.utils.set_random_seed(7)
+        norm = keras.layers.BatchNormalization(momentum=0.8)
+        model = keras.Sequential([keras.Input((6,)), norm, keras.layers.Dense(2)])
+        model.compile("sgd", loss="mse")
+        bigbatch.accumulate(model, batch_norm="pooled", **settings)
+        model.fit(dataset(sizes, X, Y), epochs=2, verbose=0)
+        return norm.moving_mean.numpy(), norm.moving_variance.numpy()
+
+    reference = statistics(joined(SIZES, 4))
+    for ours, theirs in zip(statistics(SIZES, batches_per_update=4, micro_batch_size=3), reference, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10)
+    assert np.abs(reference[1] - 1).max() > 0.01
+
+
+def test_callbacks_of_keras_count_updates(tmp_path):
+    rates = []
+    model = bigbatch.accumulate(dense("mse"), batches_per_update=4)
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}-{batch}.weights.h5", save_freq=2, save_weights_only=True),
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rates.append(rate) or rate / 2),
+        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+    ]
+    model.fit(dataset(SIZES, X, Y), epochs=2, verbose=0, callbacks=callbacks)
+    assert sorted(path.name for path in tmp_path.glob("*.h5")) == ["1-2.weights.h5", "2-1.weights.h5", "2-3.weights.h5"]
+    assert len(rates) == 2
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
+
+
+def test_changing_between_windows_and_batches():
+    """A summed loss divides differently in the two; each keeps what its own trace found."""
+
+    def build():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(2)])
+        model.compile(keras.optimizers.SGD(0.01), loss=losses.MeanSquaredError(reduction="sum"))
+        return model
+
+    def changing(model):
+        for window, data in ((4, dataset), (1, dataset), (4, lambda *a: dataset(*a).repeat(1)), (1, dataset)):
+            bigbatch.accumulate(model, batches_per_update=window, micro_batch_size=2)
+            history = model.fit(data(SIZES, X, Y), verbose=0)
+        return history
+
+    def reference(model):
+        for window in (4, 1, 4, 1):
+            history = model.fit(dataset(joined(SIZES, window), X, Y), verbose=0)
+        return history
+
+    assert_same(train(build, changing), train(build, reference))

@@ -54,7 +54,8 @@ class Accumulation:
         model = self._model
         update = Update(model, self._micro_batch_size, self._pool)
         if self._micro_batch_size is None:
-            on_batches = model._make_function(model.train_step)
+            type(model).make_train_function(model, force=True)
+            on_batches = model.train_function
         else:
             on_batches = keras_private.make_function(model, update.on_batch)
         on_window = update.on_window

@@ -30,7 +30,8 @@ class Update:
         self._model = model
         self._size = micro_batch_size
         self._pool = pool
-        self._outline: Any = None
+        # Both by whether the samples of the update are known to its micro-batches. Traces are cached, and so are these.
+        self._outlines: dict[bool, Outline] = {}
         self._needs_totals: dict[bool, bool] = {}
         self._run: Any = self._run_micro_batch
         self._counts: Any = self._count_micro_batch
@@ -44,15 +45,15 @@ class Update:
         num_samples = batches.num_samples(batch)
         micro_batches = MicroBatches(batch, self._size, num_samples)
         totals = self._count(micro_batches) if self._must_count(micro_batches.head()) else ()
-        return self._finish(self._add(micro_batches, totals), num_samples)
+        return self._finish(self._add(micro_batches, totals), self._outlines[True], num_samples)
 
     def on_window(self, iterator: Any, limit: stream.Limit, rate: Any) -> tuple[Any, Any]:
         """One update on the next batches of an iterator; returns its logs and the number of batches."""
         batch = batches.without_optionals(iterator.get_next())
-        sum_window = self._sum_held if self._must_count(self._split(batch).head()) else self._sum_streamed
-        sums, number = sum_window(iterator, batch, limit)
+        hold = self._must_count(self._split(batch).head())
+        sums, number = (self._sum_held if hold else self._sum_streamed)(iterator, batch, limit)
         with optimizers.learning_rate_times(self._model, rate):
-            return self._finish(sums, None), number
+            return self._finish(sums, self._outlines[hold]), number
 
     def _sum_streamed(self, iterator: Any, first: Any, limit: stream.Limit) -> tuple[Sums, Any]:
         return stream.fold(iterator, first, limit, lambda batch, sums: self._add(self._split(batch), (), sums))
@@ -70,7 +71,7 @@ class Update:
         head = micro_batches.head()
         contribution = self._run(head.data, head.share, totals)
         if sums is None:
-            sums = start(contribution, head.weight, self._outline)
+            sums = start(contribution, head.weight, self._outlines[head.share is not None])
         else:
             sums = merge(sums, contribution, head.weight)
         return micro_batches.loop(
@@ -87,14 +88,15 @@ class Update:
 
     def _must_count(self, head: MicroBatch) -> bool:
         """Whether the update's denominators must be known before its first micro-batch. Surveys the model once."""
-        in_hand = head.share is not None
-        if in_hand not in self._needs_totals:
+        known = head.share is not None
+        if known not in self._needs_totals:
             survey(self._model, lambda: self._run_micro_batch(head.data, head.share, ()))
-            self._needs_totals[in_hand] = self._outline.needs_totals
-        return self._needs_totals[in_hand]
+            self._needs_totals[known] = self._outlines[known].needs_totals
+        return self._needs_totals[known]
 
     def _run_micro_batch(self, data: Any, share: Any, totals: tuple[Any, ...]) -> Contribution:
-        self._outline, contribution = run(self._model, data, share=share, totals=totals, pool=self._pool)
+        outline, contribution = run(self._model, data, share=share, totals=totals, pool=self._pool)
+        self._outlines[share is not None] = outline
         return contribution
 
     def _count_micro_batch(self, data: Any, share: Any) -> tuple[Any, ...]:
@@ -102,9 +104,8 @@ class Update:
             _, contribution = run(self._model, data, share=share, totals=(), pool=self._pool)
         return tuple(contribution.counts)
 
-    def _finish(self, sums: Sums, num_samples: Any) -> Any:
+    def _finish(self, sums: Sums, outline: Outline, num_samples: Any = None) -> Any:
         """Applies the means, in the order in which `train_step` applied, and returns the logs."""
-        outline = self._outline
         # Nothing changes before all is known: a failed micro-batch must not leave half an update behind.
         with tf.control_dependencies(tensors(sums)):
             _apply(outline, sums)
