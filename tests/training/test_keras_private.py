@@ -73,6 +73,10 @@ def test_masks():
     assert weights.numpy().tolist() == [2.0, 0.0]
 
 
+def test_mask_epsilon():
+    assert keras_private.mask_epsilon() == pytest.approx(0.0 if keras.version() >= "3.13" else 1e-7, rel=1e-6)
+
+
 def test_a_scratch_graph_builds_but_does_not_run():
     layer, ran = keras.layers.Dense(2), tf.Variable(0)
     with keras_private.FuncGraph("scratch").as_default():

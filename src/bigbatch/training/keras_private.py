@@ -5,6 +5,7 @@ Each has its reason here and a test in `tests/training/test_keras_private.py` th
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
@@ -27,6 +28,14 @@ from bigbatch.training.overriding import overridden
 
 # A graph that may be thrown away: what is traced in it never runs, but what is lazy gets built.
 FuncGraph = tf.__internal__.FuncGraph
+
+
+@functools.cache
+def mask_epsilon() -> float:
+    """What Keras adds to the number of valid positions before it divides by it: 1e-7 up to Keras 3.12, then nothing."""
+    with tf.init_scope():
+        weight, _ = apply_mask(None, tf.constant([True, False]), dtype="float64", reduction="mean").numpy()
+    return float(2.0 / weight - 1.0)
 
 
 def compile_loss(model: keras.Model) -> Any:

@@ -49,10 +49,12 @@ class Terms:
     totals: Sequence[Any] = ()
     counts: list[Any] = field(default_factory=list)
     kinds: list[Any] = field(default_factory=list)
+    has_epsilon: bool = False
 
-    def corrected(self, value: Any, count: Any, kind: Any) -> Any:
-        """Notes a term's denominator and returns the term, weighted so that micro-batches weigh their samples."""
+    def corrected(self, value: Any, count: Any, kind: Any, epsilon: float = 0.0) -> Any:
+        """Notes a term's denominator (`count + epsilon`) and returns the term, for micro-batches that weigh samples."""
         self.kinds.append(kind)
+        self.has_epsilon |= epsilon > 0
         if kind == "samples":
             return value
         if kind == "sum":
@@ -60,7 +62,8 @@ class Terms:
         self.counts.append(tf.cast(count, tf.float64))
         if not self.totals:
             return value
-        part = tf.math.divide_no_nan(self.counts[-1], self.totals[len(self.counts) - 1])
+        total = self.totals[len(self.counts) - 1]
+        part = tf.math.divide_no_nan(self.counts[-1] + epsilon, total + epsilon)
         return value * tf.cast(part / self.share, value.dtype)
 
     def need_totals(self, *, means: bool, constants: bool) -> bool:
@@ -73,7 +76,7 @@ class Terms:
         mixed = means or len(set(self.kinds)) > 1
         if "sum" in self.kinds and self.share is None:
             return mixed or constants
-        return bool(self.counts) and mixed
+        return bool(self.counts) and (mixed or self.has_epsilon)
 
     @property
     def adds(self) -> bool:
@@ -144,7 +147,8 @@ class _Term:
         if kind == "samples" and self.terms.share is None and None in elements[0].shape[1:]:
             # The batches of a window may differ in length: a mean over positions divides by all of them.
             count, kind = tf.size(elements[0]), ("elements", id(self))
-        return self.terms.corrected(value, count, kind)
+        is_masked = kind not in ("samples", "sum") and self.loss.reduction != "mean_with_sample_weight"
+        return self.terms.corrected(value, count, kind, keras_private.mask_epsilon() if is_masked else 0.0)
 
 
 def _warn_if_coupled(loss: keras.losses.Loss) -> None:
