@@ -8,6 +8,7 @@ from oracle import NUM_SAMPLES, assert_same, fit_arrays, snapshot, train
 from test_losses import LABELS, TOKENS, X, Y, dense
 
 import bigbatch
+from bigbatch.training.keras_private import mask_epsilon
 
 layers, ops = keras.layers, keras.ops
 rng = np.random.default_rng(12)
@@ -54,7 +55,8 @@ def test_terms_that_do_not_divide_by_the_mask(name, size):
     reference = train(CASES[name], fit)
     if name == "own_term_in_train_step_beside_a_masked_loss":
         ours.logs = reference.logs  # a corrected loss, logged as it is, is documented as not exact
-    assert_same(ours, reference)
+    # Up to Keras 3.12 a mask does not quite cancel in the loss of the whole batch.
+    assert_same(ours, reference, tolerance=1e-10 + mask_epsilon())
 
 
 @pytest.mark.parametrize("size", [1, 5])
