@@ -158,6 +158,22 @@ CASES = {
 }
 
 
+def activity_regularizers_are_means():
+    layer = layers.Dense(1, activity_regularizer="l2", kernel_initializer="ones")
+    return float(*layer_losses(layer, 1)) == float(*layer_losses(layer, 2))
+
+
+def layer_losses(layer, num_samples):
+    layer(np.ones((num_samples, 1)))
+    return layer.losses
+
+
+# Up to Keras 3.12 they are sums, which nobody can tell from means (docs/exactness.md).
+if not activity_regularizers_are_means():
+    for case in ("embedding_mask_and_activity", "embedding_mask_and_both_regularizers", "regularizers"):
+        del CASES[case]
+
+
 @cache
 def whole(name):
     return train(*CASES[name])
