@@ -138,7 +138,7 @@ class Logs:
 def test_a_scalar_in_the_batch_is_refused():
     model = bigbatch.accumulate(one_input(), micro_batch_size=4)
     data = dataset(X, Y).map(lambda x, y: (x, y, tf.constant(1.0)))
-    with pytest.raises(bigbatch.AccumulationError, match=r"first dimension.*Received: a scalar.*Repeat it"):
+    with pytest.raises(bigbatch.AccumulationError, match=r"first dimension.*Received: a scalar.*Repeat a scalar"):
         model.fit(data, verbose=0)
 
 
