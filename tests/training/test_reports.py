@@ -59,6 +59,15 @@ def test_terms_that_do_not_divide_by_the_mask(name, size):
     assert_same(ours, reference, tolerance=1e-10 + mask_epsilon())
 
 
+def test_a_loss_with_its_own_call_is_a_mean_over_samples():
+    class OwnCall(keras.losses.Loss):
+        def __call__(self, y_true, y_pred, sample_weight=None):
+            return ops.mean(ops.square(y_true - y_pred))
+
+    build, fit = lambda: dense(OwnCall()), fit_arrays(X, Y)
+    assert_same(train(build, fit, lambda model: bigbatch.accumulate(model, micro_batch_size=5)), train(build, fit))
+
+
 @pytest.mark.parametrize("size", [1, 5])
 def test_signed_sample_weights(size):
     fit = fit_arrays(X, Y, sample_weight=rng.normal(size=NUM_SAMPLES) + 0.7)

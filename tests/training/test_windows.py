@@ -205,6 +205,18 @@ def test_a_callback_changes_the_window_without_a_trace():
     assert Traces.num_traces == 2
 
 
+def test_a_callback_may_release_the_model():
+    class Release(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if int(self.model.optimizer.iterations) == 2:
+                bigbatch.release(self.model)
+
+    recorder = Recorder()
+    model = bigbatch.accumulate(dense("mse"), batches_per_update=3)
+    model.fit(dataset(SIZES, X, Y), epochs=2, verbose=0, callbacks=[Release(), recorder])
+    assert recorder.updates == [0, 1, 2, 3, 4, *range(9)]  # two windows of three, then batch by batch
+
+
 def test_a_schedule_adds_no_trace_and_goes_on_over_epochs():
     seen = []
     schedule = lambda update: seen.append(update) or update + 1  # noqa: E731

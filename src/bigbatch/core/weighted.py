@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+# What weighs nothing (an empty batch, a micro-batch without one valid token) weighs next to nothing instead: a sum of
+# only such values still has a mean, so that an update without a token gets its regularizers, as it does in Keras.
+NEXT_TO_NOTHING = 1e-30
+
 
 class WeightedSum(NamedTuple):
     """The sum of `weight * value` and the sum of `weight`.

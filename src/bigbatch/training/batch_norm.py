@@ -19,14 +19,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bigbatch.core.weighted import Moments
+from bigbatch.core.weighted import NEXT_TO_NOTHING, Moments
 from bigbatch.training import keras_private
 from bigbatch.training.overriding import overridden
 
 _BatchNormalization = keras.layers.BatchNormalization
-
-# The weight of a micro-batch that is masked throughout: nothing would have no mean.
-_NEXT_TO_NOTHING = 1e-30
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ def _observing(layer: keras.layers.BatchNormalization, observations: list[Observ
             outputs = original(inputs, training=training, mask=mask)
         if seen:
             mean, variance = seen
-            weight = tf.cast(_num_values(layer, inputs, mask), mean.dtype) + _NEXT_TO_NOTHING
+            weight = tf.cast(_num_values(layer, inputs, mask), mean.dtype) + NEXT_TO_NOTHING
             moments = Moments(weight, mean, variance)
             masked = mask is not None
             observations.append(Observation(Call(layer, masked), _true_moments(moments) if masked else moments))

@@ -72,7 +72,8 @@ class _Epochs(keras_private.TFEpochIterator):
         turn = 0
         while not self._is_over(turn):
             yield turn, turn + self.steps_per_execution - 1, self._current_iterator
-            self._steps_seen += self._progress.take()
+            # Nothing is told by a model that a callback has released; then every turn is Keras' own.
+            self._steps_seen += self._progress.take() or self.steps_per_execution
             turn += self.steps_per_execution
         if self._num_batches and self._steps_seen >= self._num_batches:
             self._restart()

@@ -18,22 +18,31 @@ samples.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
+from bigbatch.core.weighted import NEXT_TO_NOTHING
 from bigbatch.training import keras_private
 from bigbatch.training.overriding import overridden
 
-# A micro-batch without one valid token weighs next to nothing instead of nothing: a batch of only such micro-batches
-# then still gets its regularizers, as it does in Keras.
-_NEXT_TO_NOTHING = 1e-30
+
+class Denominator(NamedTuple):
+    """What a term was divided by: `count + epsilon`; terms of one kind share their count."""
+
+    kind: Any
+    count: Any = None
+    epsilon: float = 0.0
+
+
+SAMPLES, SUM = Denominator("samples"), Denominator("sum")
 
 
 @dataclass
@@ -51,8 +60,9 @@ class Terms:
     kinds: list[Any] = field(default_factory=list)
     has_epsilon: bool = False
 
-    def corrected(self, value: Any, count: Any, kind: Any, epsilon: float = 0.0) -> Any:
-        """Notes a term's denominator (`count + epsilon`) and returns the term, for micro-batches that weigh samples."""
+    def corrected(self, value: Any, denominator: Denominator) -> Any:
+        """Notes a term's denominator and returns the term, for micro-batches that weigh their samples."""
+        kind, count, epsilon = denominator
         self.kinds.append(kind)
         self.has_epsilon |= epsilon > 0
         if kind == "samples":
@@ -89,7 +99,7 @@ class Terms:
             return 1.0
         if self.totals or not self.counts:
             return None
-        return tf.where(self.counts[0] == 0, tf.constant(_NEXT_TO_NOTHING, tf.float64), self.counts[0])
+        return tf.where(self.counts[0] == 0, tf.constant(NEXT_TO_NOTHING, tf.float64), self.counts[0])
 
 
 @contextmanager
@@ -126,29 +136,28 @@ class _Term:
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         _warn_if_coupled(self.loss)
-        masks = [keras_private.get_keras_mask(y_pred)]
-        elements: list[Any] = []
+        seen: list[Any] = []
         loss_values = self.loss.call
 
         def call(y_true: Any, y_pred: Any) -> Any:
-            values = loss_values(y_true, y_pred)
-            masks.append(keras_private.get_keras_mask(values))
-            elements.append(values)
-            return values
+            seen.append(loss_values(y_true, y_pred))
+            return seen[-1]
 
         with overridden(self.loss, call=call):
             value = self.loss(y_true, y_pred, sample_weight)
-        count, kind = _denominator(self.loss, masks, sample_weight)
-        if elements[0].shape.rank == 0 and kind != "sum":
+        if not seen:  # a loss with a `__call__` of its own: nobody knows, so the documented assumption holds
+            return self.terms.corrected(value, SAMPLES)
+        values = seen[0]
+        denominator = _denominator(self.loss, keras_private.get_keras_mask(y_pred), values, sample_weight)
+        if values.shape.rank == 0 and denominator is not SUM:
             # A loss function that returns one number has divided by itself. In Keras a mask then cancels, but for a
             # batch without one valid position, whose loss it makes zero; a micro-batch of that kind must not be lost.
-            count, kind = None, "samples"
-            value = tf.cast(elements[0], value.dtype) if sample_weight is None else value
-        if kind == "samples" and self.terms.share is None and None in elements[0].shape[1:]:
+            denominator = SAMPLES
+            value = tf.cast(values, value.dtype) if sample_weight is None else value
+        if denominator is SAMPLES and self.terms.share is None and None in values.shape[1:]:
             # The batches of a window may differ in length: a mean over positions divides by all of them.
-            count, kind = tf.size(elements[0]), ("elements", id(self))
-        is_masked = kind not in ("samples", "sum") and self.loss.reduction != "mean_with_sample_weight"
-        return self.terms.corrected(value, count, kind, keras_private.mask_epsilon() if is_masked else 0.0)
+            denominator = Denominator(("elements", id(self)), tf.size(values))
+        return self.terms.corrected(value, denominator)
 
 
 def _warn_if_coupled(loss: keras.losses.Loss) -> None:
@@ -157,15 +166,15 @@ def _warn_if_coupled(loss: keras.losses.Loss) -> None:
         coupled = loss.axis is None
     if coupled:
         warnings.warn(
-            f"This loss couples the samples of a batch, so each micro-batch sees only its own part of it. "
+            "This loss couples the samples of a batch, so each micro-batch sees only its own part of it. "
             f"Received: {type(loss).__name__}. Give Dice and Tversky an `axis` without 0 to be exact.",
             UserWarning,
             stacklevel=2,
         )
 
 
-def _denominator(loss: keras.losses.Loss, masks: list[Any], sample_weight: Any) -> tuple[Any, Any]:
-    """What the loss divided by, and a key that is equal for terms that divide by the same count."""
+def _denominator(loss: keras.losses.Loss, mask: Any, values: Any, sample_weight: Any) -> Denominator:
+    """By the rules of `keras.losses.Loss`: reduction, mask of the prediction, mask of the loss values, weights."""
     if loss.reduction in (None, "none"):
         raise AccumulationError(
             describe(
@@ -175,18 +184,15 @@ def _denominator(loss: keras.losses.Loss, masks: list[Any], sample_weight: Any) 
             )
         )
     if loss.reduction == "sum":
-        return None, "sum"
-    present = [mask for mask in masks if mask is not None]
-    weighted = loss.reduction == "mean_with_sample_weight" and sample_weight is not None
-    if not present and not weighted:
-        return None, "samples"
-    mask = None
-    for other in present:
-        mask = other if mask is None else mask & other
-    key = (weighted and id(sample_weight), *(id(other) for other in present))
-    if not weighted:
-        return tf.math.count_nonzero(mask), key
-    weights = keras_private.apply_mask(
-        tf.convert_to_tensor(sample_weight), mask, dtype=loss.dtype, reduction=loss.reduction
-    )
-    return tf.reduce_sum(weights), key
+        return SUM
+    present = [each for each in (mask, keras_private.get_keras_mask(values)) if each is not None]
+    by_weights = loss.reduction == "mean_with_sample_weight"
+    weights = sample_weight if by_weights else None
+    if not present and weights is None:
+        return SAMPLES
+    kind = (id(weights), *map(id, present))
+    mask = functools.reduce(tf.logical_and, present) if present else None
+    if weights is None:
+        return Denominator(kind, tf.math.count_nonzero(mask), 0.0 if by_weights else keras_private.mask_epsilon())
+    merged = keras_private.apply_mask(tf.convert_to_tensor(weights), mask, dtype=loss.dtype, reduction=loss.reduction)
+    return Denominator(kind, tf.reduce_sum(merged))

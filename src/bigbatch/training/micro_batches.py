@@ -8,16 +8,11 @@ from typing import Any, NamedTuple, TypeVar
 import tensorflow as tf
 
 from bigbatch.core.split import head_size
+from bigbatch.core.weighted import NEXT_TO_NOTHING
 from bigbatch.training import batches
 from bigbatch.training.sums import float64, tensors
 
 Value = TypeVar("Value")
-
-_NEXT_TO_NOTHING = 1e-30
-
-
-def _smaller(a: Any, b: Any) -> Any:
-    return min(a, b) if isinstance(a, int) else tf.minimum(a, b)
 
 
 class MicroBatch(NamedTuple):
@@ -53,8 +48,7 @@ class MicroBatches:
 
     def head(self) -> MicroBatch:
         """The first micro-batch."""
-        # An empty batch weighs next to nothing: alone, it still gets its regularizers, as in Keras.
-        samples = tf.maximum(float64(self._head), _NEXT_TO_NOTHING)
+        samples = tf.maximum(float64(self._head), NEXT_TO_NOTHING)
         weight = samples if self._size is None else samples / self._size
         is_whole = isinstance(self._head, int) and self._head == self._size
         return self._part(0, self._head, 1.0 if is_whole else weight)
@@ -79,3 +73,7 @@ class MicroBatches:
             share = float64(size) / tf.maximum(float64(self._num_samples), 1.0)
         data = self._batch if self._size is None else batches.take(self._batch, start, size)
         return MicroBatch(data, share, weight)
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return min(a, b) if isinstance(a, int) else tf.minimum(a, b)
