@@ -183,6 +183,25 @@ def test_a_layer_that_assigns_its_weights_is_refused_by_name():
         model.fit(X, Y, verbose=0)
 
 
+def test_a_layer_that_looks_up_rows_itself_is_not_refused():
+    """`tf.gather` on a variable reads it by an operation whose name sounds like a write."""
+
+    class Table(layers.Layer):
+        def build(self, shape):
+            self.rows = self.add_weight(shape=(10, 4))
+
+        def call(self, tokens):
+            return tf.reduce_mean(tf.gather(self.rows.value, tokens), axis=1)
+
+    def build():
+        model = keras.Sequential([keras.Input((8,), dtype="int32"), Table(), layers.Dense(2)])
+        model.compile("sgd", loss="mse")
+        return model
+
+    fit = fit_arrays(TOKENS, Y)
+    assert_same(train(build, fit, lambda model: bigbatch.accumulate(model, micro_batch_size=5)), train(build, fit))
+
+
 def test_unknown_rank_is_refused():
     data = tf.data.Dataset.from_generator(lambda: iter([(X, Y)]), output_types=(tf.float64, tf.float64))
     model = bigbatch.accumulate(dense("mse"), micro_batch_size=4)

@@ -15,6 +15,9 @@ import tensorflow as tf
 from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.training import keras_private
 
+# How the types of operations begin that change a variable; `ResourceGather`, say, only reads one.
+_WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign")
+
 
 def survey(model: keras.Model, run: Callable[[], Any]) -> None:
     """Calls `run` once. Context: replica; eager or traced."""
@@ -36,7 +39,7 @@ def _survey_traced(model: keras.Model, run: Callable[[], Any]) -> list[str]:
         run()
     handles = {id(variable.value.handle): variable.path for variable in model.trainable_variables}
     captured = {id(inner): handles[id(outer)] for outer, inner in graph.captures if id(outer) in handles}
-    writes = [op for op in graph.get_operations() if op.type.startswith(("Assign", "Resource"))]
+    writes = [op for op in graph.get_operations() if op.type.startswith(_WRITES)]
     return sorted({captured[id(op.inputs[0])] for op in writes if id(op.inputs[0]) in captured})
 
 
