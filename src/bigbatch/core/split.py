@@ -18,15 +18,3 @@ def head_size(num_samples: Any, micro_batch_size: int) -> Any:
         (2, 4, 3)
     """
     return (num_samples - 1) % micro_batch_size + 1
-
-
-def sizes(num_samples: int, micro_batch_size: int) -> list[int]:
-    """The sizes of all micro-batches of a batch.
-
-    >>> sizes(10, 4)
-    [2, 4, 4]
-    """
-    if not num_samples:
-        return []
-    head = head_size(num_samples, micro_batch_size)
-    return [head] + [micro_batch_size] * ((num_samples - head) // micro_batch_size)
