@@ -14,6 +14,10 @@ layers, ops = keras.layers, keras.ops
 rng = np.random.default_rng(12)
 
 
+def assert_exact(build, fit, size):
+    assert_same(train(build, fit, lambda model: bigbatch.accumulate(model, micro_batch_size=size)), train(build, fit))
+
+
 def masked(model_class=keras.Model, loss="sparse_categorical_crossentropy"):
     inputs = keras.Input((8,), dtype="int32")
     model = model_class(inputs, layers.Dense(3, activation="softmax")(layers.Embedding(10, 4, mask_zero=True)(inputs)))
@@ -65,14 +69,14 @@ def test_a_loss_with_its_own_call_is_a_mean_over_samples():
             return ops.mean(ops.square(y_true - y_pred))
 
     build, fit = lambda: dense(OwnCall()), fit_arrays(X, Y)
-    assert_same(train(build, fit, lambda model: bigbatch.accumulate(model, micro_batch_size=5)), train(build, fit))
+    assert_exact(build, fit, 5)
 
 
 @pytest.mark.parametrize("size", [1, 5])
 def test_signed_sample_weights(size):
     fit = fit_arrays(X, Y, sample_weight=rng.normal(size=NUM_SAMPLES) + 0.7)
     build = lambda: dense(keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"))  # noqa: E731
-    assert_same(train(build, fit, lambda model: bigbatch.accumulate(model, micro_batch_size=size)), train(build, fit))
+    assert_exact(build, fit, size)
 
 
 def test_an_empty_batch():
@@ -86,7 +90,7 @@ def test_an_empty_batch():
     whole = tf.data.Dataset.from_tensors((X, Y)).map(lambda x, y: (x[:12], y[:12]))
     data = whole.concatenate(tf.data.Dataset.from_tensors((X[:0], Y[:0])))
     fit = lambda model: model.fit(data, epochs=2, verbose=0)  # noqa: E731
-    assert_same(train(build, fit, lambda model: bigbatch.accumulate(model, micro_batch_size=5)), train(build, fit))
+    assert_exact(build, fit, 5)
 
 
 class Wrapped(layers.Layer):
@@ -137,7 +141,7 @@ def test_a_train_step_that_is_a_tf_function():
         return model
 
     fit = fit_arrays(X, Y)
-    assert_same(train(build, fit, lambda model: bigbatch.accumulate(model, micro_batch_size=5)), train(build, fit))
+    assert_exact(build, fit, 5)
 
 
 def test_a_subclass_of_mean_is_tracked_like_mean():
@@ -160,7 +164,7 @@ def test_a_subclass_of_mean_is_tracked_like_mean():
         return model
 
     fit = fit_arrays(X, Y)
-    assert_same(train(build, fit, lambda model: bigbatch.accumulate(model, micro_batch_size=5)), train(build, fit))
+    assert_exact(build, fit, 5)
 
 
 def test_a_log_that_is_no_scalar_is_refused():
@@ -199,7 +203,7 @@ def test_a_layer_that_looks_up_rows_itself_is_not_refused():
         return model
 
     fit = fit_arrays(TOKENS, Y)
-    assert_same(train(build, fit, lambda model: bigbatch.accumulate(model, micro_batch_size=5)), train(build, fit))
+    assert_exact(build, fit, 5)
 
 
 def test_unknown_rank_is_refused():
@@ -224,4 +228,4 @@ def test_losses_of_keras_that_couple_samples_warn(loss):
 def test_with_an_axis_they_are_exact(loss, size):
     build = lambda: dense(loss(axis=(1,)))  # noqa: E731
     fit = fit_arrays(np.abs(X), np.abs(Y))
-    assert_same(train(build, fit, lambda model: bigbatch.accumulate(model, micro_batch_size=size)), train(build, fit))
+    assert_exact(build, fit, size)

@@ -205,6 +205,38 @@ def test_a_callback_changes_the_window_without_a_trace():
     assert Traces.num_traces == 2
 
 
+@pytest.mark.parametrize(
+    "before", [None, lambda model: model.fit(dataset(SIZES, X, Y), verbose=0)], ids=["new", "used"]
+)
+def test_a_model_that_was_trained_before_joins_batches_too(before):
+    """Keras caches the train function of a plain `fit`."""
+    model = dense("mse")
+    if before:
+        before(model)
+    made = int(model.optimizer.iterations)
+    bigbatch.accumulate(model, batches_per_update=4)
+    model.fit(dataset(SIZES, X, Y), verbose=0)
+    assert int(model.optimizer.iterations) == made + 3
+
+
+@pytest.mark.parametrize("name", ["different_masks", "different_masks_and_a_sum"])
+def test_held_windows_eagerly(name):
+    build, arrays = CASES[name]
+
+    def eager():
+        model = build()
+        model.run_eagerly = True
+        return model
+
+    ours = train(
+        eager,
+        fit(lambda: dataset(SIZES, *arrays), epochs=1),
+        lambda model: bigbatch.accumulate(model, batches_per_update=4, micro_batch_size=2),
+    )
+    reference = train(build, fit(lambda: dataset(joined(SIZES, 4), *arrays), epochs=1))
+    assert_same(ours, reference)
+
+
 def test_a_callback_may_release_the_model():
     class Release(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

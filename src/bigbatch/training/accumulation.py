@@ -20,16 +20,15 @@ class Accumulation:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self._micro_batch_size: int | None = None
-        self._pool = True
+        self._traced: tuple[int | None, bool] | None = None  # the settings that a trace depends on
         self._windows = Windows()
         self._progress = Progress(self._num_updates)
 
     def set(self, micro_batch_size: int | None, windows: Windows, *, pool: bool) -> None:
         """Changes the settings. The size of a window is data: changing it alone makes no new trace."""
-        retrace = (micro_batch_size, pool) != (self._micro_batch_size, self._pool)
-        self._micro_batch_size, self._windows, self._pool = micro_batch_size, windows, pool
-        if retrace:
+        self._windows = windows
+        if self._traced != (micro_batch_size, pool):
+            self._traced = micro_batch_size, pool
             renew_train_function(self._model)
 
     def overrides(self) -> dict[str, Any]:
@@ -45,15 +44,16 @@ class Accumulation:
     def _make_train_function(self, force: bool = False) -> Any:
         model = self._model
         if model.train_function is None or force:
-            if self._micro_batch_size is not None or not self._windows.are_batches:
-                _require_one_replica(model)
-            model.train_function = self._train_function()
+            assert self._traced is not None
+            model.train_function = self._train_function(*self._traced)
         return model.train_function
 
-    def _train_function(self) -> Callable[[Any], Any]:
+    def _train_function(self, micro_batch_size: int | None, pool: bool) -> Callable[[Any], Any]:
         model = self._model
-        update = Update(model, self._micro_batch_size, self._pool)
-        if self._micro_batch_size is None:
+        if micro_batch_size is not None or not self._windows.are_batches:
+            _require_one_replica(model)
+        update = Update(model, micro_batch_size, pool)
+        if micro_batch_size is None:
             type(model).make_train_function(model, force=True)
             on_batches = model.train_function
         else:
@@ -74,7 +74,8 @@ class Accumulation:
         """As many updates as Keras asks for at a time, or as the data has. Context: eager."""
         logs = None
         for _ in range(self._model.steps_per_execution):
-            made = self._num_updates()
+            # Only a schedule asks for the number of updates, and looking for the optimizer that counts them takes time.
+            made = self._num_updates() if self._windows.are_scheduled else 0
             limit, rate = self._windows.limit(made), self._windows.rate(made)
             try:
                 logs, num_batches = on_window(iterator, limit, rate)

@@ -75,6 +75,7 @@ class _Epochs(keras_private.TFEpochIterator):
             # Nothing is told by a model that a callback has released; then every turn is Keras' own.
             self._steps_seen += self._progress.take() or self.steps_per_execution
             turn += self.steps_per_execution
+        # Once more, as in Keras: a shuffled dataset changes its order with every iterator that is made.
         if self._num_batches and self._steps_seen >= self._num_batches:
             self._restart()
         self.data_adapter.on_epoch_end()

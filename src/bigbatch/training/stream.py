@@ -83,7 +83,7 @@ class Held(NamedTuple):
     def _read(self, index: Any) -> Any:
         arrays = iter(self.batches)
         parts = [
-            None if like is None else tf.ensure_shape(next(arrays).read(index), like.shape)
+            None if like is None else _as_known(next(arrays).read(index), like)
             for like in tf.nest.flatten(self.structure, expand_composites=True)
         ]
         return tf.nest.pack_sequence_as(self.structure, parts, expand_composites=True)
@@ -106,5 +106,10 @@ def hold(iterator: Any, first: Any, limit: Limit, count: Callable[[Any], tuple[A
 
 
 def _array(part: Any) -> tf.TensorArray:
-    # Batches of a window may differ in size and length, and are read once to be counted and once to be trained on.
-    return tf.TensorArray(part.dtype, 1, dynamic_size=True, infer_shape=False, clear_after_read=False)
+    # Batches of a window may differ in size and length.
+    return tf.TensorArray(part.dtype, 1, dynamic_size=True, infer_shape=False)
+
+
+def _as_known(part: Any, like: Any) -> Any:
+    # A traced array forgets what the trace knew of shapes; an eager batch has the shape that it has.
+    return part if tf.executing_eagerly() else tf.ensure_shape(part, like.shape)

@@ -51,6 +51,11 @@ class Windows:
         """Whether every window is one batch."""
         return self.batches_per_update == 1 and self.samples_per_update is None
 
+    @property
+    def are_scheduled(self) -> bool:
+        """Whether windows depend on the number of updates made."""
+        return callable(self.batches_per_update)
+
     def num_batches(self, update: int) -> int:
         """The number of batches of an update, checked."""
         if not callable(self.batches_per_update):
@@ -85,6 +90,8 @@ class Windows:
             if batch_size is None:
                 return None
             return -(-num_batches // -(-self.samples_per_update // batch_size))
+        if not callable(self.batches_per_update):
+            return -(-num_batches // self.batches_per_update)
         made = 0
         while num_batches > 0:
             num_batches -= self.num_batches(update + made)
