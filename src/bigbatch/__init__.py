@@ -6,6 +6,11 @@ batch, to rounding.
     bigbatch.accumulate(model, micro_batch_size=16)
     model.fit(x, y, batch_size=256)
     bigbatch.release(model)
+
+and, in a loop of your own, with `GradientAccumulator`, `windows` and `split`.
+
+This file, `bigbatch.core` and the three names above run on Python 3.7 with TensorFlow 1.14 and on all later ones; the
+others need Keras 3.
 """
 
 from __future__ import annotations
@@ -16,16 +21,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bigbatch import schedules
     from bigbatch.core.errors import AccumulationError
+    from bigbatch.training.accumulator import GradientAccumulator
+    from bigbatch.training.loops import split, windows
     from bigbatch.training.model import accumulate, release
 
 __version__ = "0.1.0"
-__all__ = ["AccumulationError", "accumulate", "release", "schedules"]
+__all__ = ["AccumulationError", "GradientAccumulator", "accumulate", "release", "schedules", "split", "windows"]
 
 _HOME = {
     "AccumulationError": "bigbatch.core.errors",
+    "GradientAccumulator": "bigbatch.training.accumulator",
     "accumulate": "bigbatch.training.model",
     "release": "bigbatch.training.model",
+    "split": "bigbatch.training.loops",
+    "windows": "bigbatch.training.loops",
 }
+_NEEDS_KERAS = ("accumulate", "release")
 
 
 def __getattr__(name: str) -> Any:
@@ -35,6 +46,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'bigbatch' has no attribute {name!r}")
     try:
+        if name in _NEEDS_KERAS:
+            _require_keras(name)
         return getattr(import_module(_HOME[name]), name)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "tensorflow":
@@ -44,6 +57,23 @@ def __getattr__(name: str) -> Any:
             '`pip install "bigbatch[tensorflow]"` or `pip install "bigbatch[tensorflow-cpu]"`.',
             name="tensorflow",
         ) from error
+
+
+def _require_keras(name: str) -> None:
+    try:
+        import keras
+
+        version = keras.__version__
+    except ModuleNotFoundError as error:
+        if error.name != "keras":
+            raise
+        version = "none"
+    if version == "none" or tuple(map(int, version.split(".")[:2])) < (3, 12):
+        raise ImportError(
+            f"`bigbatch.{name}` needs Keras 3.12 or later. Received: keras={version}. "
+            "Upgrade Keras, or use `bigbatch.GradientAccumulator`, which works with every version.",
+            name="keras",
+        )
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,9 @@ from typing import Any
 class AccumulationError(RuntimeError):
     """The update of the whole batch cannot be had from its micro-batches."""
 
+    # AutoGraph re-raises what comes out of a traced function as its own class only if that class is made like this.
+    __init__ = Exception.__init__
+
 
 def describe(expected: str, received: str, remedy: str) -> str:
     """What was expected, what came instead and the way out: three sentences, always in this order."""

@@ -167,7 +167,7 @@ def scale_learning_rate(learning_rate: Any, *, batch_size: int, base_batch_size:
             )
         )
     scaled = {name: _times(config[name], factor) for name in rates if config.get(name) is not None}
-    return type(learning_rate).from_config(config | scaled)
+    return type(learning_rate).from_config({**config, **scaled})
 
 
 # What is a rate, and not a number of updates or a fraction, in the configuration of each schedule of Keras.

@@ -9,10 +9,11 @@ import keras
 import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
+from bigbatch.core.windows import Windows
 from bigbatch.training import keras_private, optimizers
 from bigbatch.training.fit import Progress, make_fit
+from bigbatch.training.stream import Limit
 from bigbatch.training.update import Update
-from bigbatch.training.windows import Windows
 
 
 class Accumulation:
@@ -76,7 +77,8 @@ class Accumulation:
         for _ in range(self._model.steps_per_execution):
             # Only a schedule asks for the number of updates, and looking for the optimizer that counts them takes time.
             made = self._num_updates() if self._windows.are_scheduled else 0
-            limit, rate = self._windows.limit(made), self._windows.rate(made)
+            limit, rate = Limit(*map(tf.constant, self._windows.limit(made))), self._windows.rate(made)
+            rate = None if rate is None else tf.constant(rate, tf.float64)
             try:
                 logs, num_batches = on_window(iterator, limit, rate)
             except tf.errors.OutOfRangeError:

@@ -1,9 +1,13 @@
-"""Cutting a batch of any nested structure along its samples."""
+"""Cutting a batch of any nested structure along its samples.
+
+Runs on Python 3.7 with TensorFlow 1.14 and later.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
@@ -14,20 +18,15 @@ _UNEQUAL = "The tensors of a batch must agree in their number of samples."
 def num_samples(batch: Any) -> Any:
     """The size of a batch: an integer where the shapes tell it, else a scalar tensor that is checked when it runs."""
     leaves = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
-    for leaf in leaves:
-        if not leaf.shape.rank:
-            raise AccumulationError(
-                describe(
-                    "Every tensor of a batch must have the samples as its first dimension.",
-                    f"a {'scalar' if leaf.shape.rank == 0 else 'tensor of unknown rank'} of type {leaf.dtype.name}",
-                    "Repeat a scalar once per sample; give an `output_signature` to a generator of unknown shapes.",
-                )
-            )
-    static = {leaf.shape[0] for leaf in leaves} - {None}
+    if not leaves:
+        raise AccumulationError(describe("A batch must hold at least one tensor.", f"{batch!r}", "Give it samples."))
+    sizes = [_static_size(leaf) for leaf in leaves]
+    static = {size for size in sizes if size is not None}
     if len(static) > 1:
         _raise_unequal(sorted(static))
-    dynamic = [_first_dimension(leaf) for leaf in leaves if leaf.shape[0] is None]
-    size, *others = [*static, *dynamic]
+    dynamic = [_first_dimension(leaf) for leaf, size in zip(leaves, sizes) if size is None]
+    candidates: list[Any] = [*static, *dynamic]
+    size, *others = candidates
     checks = [tf.debugging.assert_equal(size, other, message=_UNEQUAL) for other in others]
     if static and not dynamic:
         return size
@@ -46,20 +45,34 @@ def take(batch: Any, start: Any, size: Any) -> Any:
 
 
 def _take(leaf: Any, start: Any, size: Any) -> Any:
-    if isinstance(leaf, tf.RaggedTensor):
+    if isinstance(leaf, (np.ndarray, tf.RaggedTensor)):
         return leaf[start : start + size]
     rank = leaf.shape.rank
     if isinstance(leaf, tf.SparseTensor):
         offset = tf.concat([[start], tf.zeros([rank - 1], tf.int32)], 0)
         extent = tf.concat([tf.cast([size], tf.int64), leaf.dense_shape[1:]], 0)
         part = tf.sparse.slice(leaf, tf.cast(offset, tf.int64), extent)
-        part.set_shape([_static(size), *leaf.shape.as_list()[1:]])
+        if not tf.executing_eagerly():
+            part.set_shape([_static(size), *leaf.shape.as_list()[1:]])
         return part
-    if _static(size) is not None and leaf.shape[0] == size:
+    if _static(size) is not None and _static_size(leaf) == size:
         return leaf
     part = tf.slice(leaf, [start] + [0] * (rank - 1), [size] + [-1] * (rank - 1))
     part.set_shape([_static(size), *leaf.shape.as_list()[1:]])
     return part
+
+
+def _static_size(leaf: Any) -> int | None:
+    shape = tf.TensorShape(getattr(leaf, "shape", ()))
+    if not shape.rank:
+        raise AccumulationError(
+            describe(
+                "Every tensor of a batch must have the samples as its first dimension.",
+                f"{'a scalar' if shape.rank == 0 else 'a tensor of unknown rank'}, {leaf!r}",
+                "Repeat a scalar once per sample; give an `output_signature` to a generator of unknown shapes.",
+            )
+        )
+    return shape.as_list()[0]
 
 
 def _static(size: Any) -> int | None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
+from bigbatch.core.windows import Windows
 from bigbatch.training import keras_private
-from bigbatch.training.windows import Windows
 
 
 class Progress:

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import keras
 
 from bigbatch.core.errors import AccumulationError, describe, require_size
+from bigbatch.core.windows import BatchesPerUpdate, Windows
 from bigbatch.training import batch_norm as batch_norms
 from bigbatch.training.accumulation import Accumulation, renew_train_function
 from bigbatch.training.overriding import override, restore
-from bigbatch.training.windows import BatchesPerUpdate, Windows
 
 Model = TypeVar("Model", bound=keras.Model)
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import tensorflow as tf
+from typing import Callable, Union
 
 from bigbatch.core.errors import describe, require_positive, require_size
 from bigbatch.core.schedules import rate_factor, require_rule
-from bigbatch.training.stream import Limit
 
-BatchesPerUpdate = int | Callable[[int], int]
-_UNLIMITED = tf.int32.max
+BatchesPerUpdate = Union[int, Callable[[int], int]]
+_UNLIMITED = 2**31 - 1  # counted in 32 bits where it is traced
 
 
 @dataclass(frozen=True)
 class Windows:
-    """What `accumulate` was told about windows.
+    """What the user said about windows.
 
     Args:
         batches_per_update: a number, or a callable from the number of updates made to a number.
@@ -71,18 +67,17 @@ class Windows:
             )
         return number
 
-    def limit(self, update: int) -> Limit:
-        """Where the window of an update closes."""
+    def limit(self, update: int) -> tuple[int, int]:
+        """Where the window of an update closes: after so many batches, or when it has so many samples."""
         if self.samples_per_update is not None:
-            return Limit(tf.constant(_UNLIMITED), tf.constant(self.samples_per_update))
-        return Limit(tf.constant(self.num_batches(update)), tf.constant(_UNLIMITED))
+            return _UNLIMITED, self.samples_per_update
+        return self.num_batches(update), _UNLIMITED
 
-    def rate(self, update: int) -> Any:
+    def rate(self, update: int) -> float | None:
         """By what the applied learning rate is multiplied, or `None`."""
         if self.learning_rate_rule is None:
             return None
-        ratio = self.num_batches(update) / self.num_batches(0)
-        return tf.constant(rate_factor(self.learning_rate_rule, ratio), tf.float64)
+        return rate_factor(self.learning_rate_rule, self.num_batches(update) / self.num_batches(0))
 
     def num_updates(self, update: int, num_batches: int, batch_size: int | None) -> int | None:
         """How many updates an epoch of so many batches makes, from a given one on; `None` where nobody knows."""

@@ -1,0 +1,242 @@
+"""`GradientAccumulator`: the sum of a custom loop's gradients, and the one update that is made of it.
+
+Decided here: what counts as a window, what is refused and what happens to gradients that are not finite. The sums
+themselves are left to `gradient_sum`. Runs on Python 3.7 with TensorFlow 1.14 (eager) and on all later ones, so nothing
+here may be newer; Keras is never imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable
+
+import tensorflow as tf
+
+from bigbatch.core.errors import AccumulationError, describe
+from bigbatch.training.gradient_checks import (
+    all_finite,
+    check_eager,
+    check_gradients,
+    check_optimizer,
+    check_variables,
+    check_weight,
+    require,
+    require_finite,
+)
+from bigbatch.training.gradient_sum import DENSE, NOTHING, kind_of, sum_for
+from bigbatch.training.tensorflow_private import as_written, compiled_by_xla
+
+_CHOICES = ("propagate", "skip_update", "skip_micro_batch", "raise")
+
+
+class GradientAccumulator(tf.Module):
+    """Adds up gradients and applies their weighted mean.
+
+    For micro-batches of sizes `n_1, ..., n_k` whose losses are means over their samples,
+
+        accumulator.add(g_1, weight=n_1); ...; accumulator.add(g_k, weight=n_k)
+        accumulator.apply(optimizer)
+
+    is the update of the whole batch: `optimizer.apply_gradients` of `(n_1 g_1 + ... + n_k g_k) / (n_1 + ... + n_k)`.
+
+        accumulator = bigbatch.GradientAccumulator(model.trainable_variables)
+        for window in bigbatch.windows(dataset, batches_per_update=4):
+            for x, y in window:
+                with tf.GradientTape() as tape:
+                    loss = loss_fn(y, model(x, training=True))
+                accumulator.add(tape.gradient(loss, model.trainable_variables), weight=len(x))
+            accumulator.apply(optimizer)
+
+    All methods run eagerly, in a `tf.function` (also with `jit_compile=True`) and in its loops. The state is kept in
+    variables: `tf.train.Checkpoint(accumulator=accumulator)` saves and restores it in the middle of a window.
+
+    Args:
+        variables: what the gradients are taken of, in their order.
+        nonfinite: what becomes of infinities and NaNs. `"propagate"` hands them to the optimizer (one that scales the
+            loss skips that update and lowers its scale); `"skip_update"` makes no update of such a window;
+            `"skip_micro_batch"` leaves such a micro-batch and its weight out; `"raise"` refuses it.
+
+    Where it stops: a traced `apply` must know which variables have gradients, so it raises for a window that brings
+    others than the windows before it was traced. XLA drops such checks (and those of weights that are tensors, and
+    `nonfinite="raise"`) from code that it compiles.
+    """
+
+    def __init__(self, variables: Iterable[Any], *, nonfinite: str = "propagate") -> None:
+        super().__init__(name="gradient_accumulator")
+        check_eager()
+        variables = check_variables(variables)
+        if nonfinite not in _CHOICES:
+            choices = ", ".join(f'"{choice}"' for choice in _CHOICES)
+            remedy = 'Use "propagate" to hand what is not finite to the optimizer.'
+            raise ValueError(describe(f"`nonfinite` must be one of {choices}.", f"nonfinite={nonfinite!r}", remedy))
+        self._nonfinite = nonfinite
+        self._plan = _Plan(variables)
+        self._sums = [sum_for(variable) for variable in variables]
+        self._weight = tf.Variable(tf.zeros([], tf.float64), trainable=False, name="weight")
+        self._num_added = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="num_added")
+        self._kinds = tf.Variable(tf.zeros([len(variables)], tf.int32), trainable=False, name="kinds")
+
+    @property
+    def weight(self) -> Any:
+        """The summed weight since the last reset: a number, or a tensor where it is traced."""
+        return float(self._weight.numpy()) if tf.executing_eagerly() else tf.identity(self._weight)
+
+    @property
+    def num_added(self) -> Any:
+        """How often `add` was called since the last reset: a number, or a tensor where it is traced."""
+        return int(self._num_added.numpy()) if tf.executing_eagerly() else tf.identity(self._num_added)
+
+    @as_written
+    def add(self, gradients: Iterable[Any], weight: Any = 1) -> None:
+        """Adds the gradients of one micro-batch.
+
+        Args:
+            gradients: one per variable, `None` where there is none; `IndexedSlices` stay rows.
+            weight: what the micro-batch's loss divided by: its samples, its valid tokens or its summed sample weights.
+                The default suits micro-batches of equal size, and losses that are sums over a window of one.
+        """
+        variables = self._plan.variables
+        gradients = check_gradients(gradients, variables)
+        weight = check_weight(weight)
+        checks = [weight] if tf.is_tensor(weight) else []
+        if self._nonfinite == "raise":
+            checks += require_finite(gradients, variables)
+        self._plan.note(gradients)
+        with tf.control_dependencies(checks):
+            if self._nonfinite == "skip_micro_batch":
+                _when(all_finite(gradients), lambda: self._add(gradients, weight))
+            else:
+                self._add(gradients, weight)
+            self._num_added.assign_add(1)
+
+    @as_written
+    def gradients(self) -> list[Any]:
+        """The weighted mean of what was added, `None` where no gradient came; a mean of rows has each row once."""
+        if tf.executing_eagerly() and not self.num_added:
+            return [None] * len(self._sums)
+        kinds = self._window_kinds()
+        return self._means(kinds, self._require_window(kinds))
+
+    @as_written
+    def apply(self, optimizer: Any) -> None:
+        """Hands the weighted mean to the optimizer, once, and resets.
+
+        Args:
+            optimizer: any object with `apply_gradients`: of Keras 3, `tf_keras`, `tf.compat.v1.train` or your own.
+        """
+        variables = self._plan.variables
+        check_optimizer(optimizer, variables)
+        kinds = self._window_kinds()
+        checks = self._require_window(kinds)
+        if not any(kinds):
+            raise AccumulationError(_NO_GRADIENT)
+        gradients = self._means(kinds, checks)
+
+        def update() -> None:
+            optimizer.apply_gradients(list(zip(gradients, variables)))
+
+        # A loss-scale optimizer skips by itself, and must see what is not finite to lower its scale.
+        if self._nonfinite in ("propagate", "raise") or hasattr(optimizer, "inner_optimizer"):
+            update()
+        else:
+            _build(optimizer, variables)
+            _when(self._is_usable(gradients), update)
+        with tf.control_dependencies(checks):
+            self._reset(kinds)
+
+    @as_written
+    def reset(self) -> None:
+        """Forgets what was added."""
+        self._reset(self._recorded_kinds() if tf.executing_eagerly() else [DENSE] * len(self._sums))
+
+    def _add(self, gradients: list[Any], weight: Any) -> None:
+        for gradient_sum, gradient in zip(self._sums, gradients):
+            if gradient is not None:
+                gradient_sum.add(gradient, weight)
+        self._kinds.assign(tf.maximum(self._kinds, [kind_of(gradient) for gradient in gradients]))
+        self._weight.assign_add(tf.cast(weight, tf.float64))
+
+    def _means(self, kinds: list[int], checks: list[Any]) -> list[Any]:
+        with tf.control_dependencies(checks):
+            weight = tf.identity(self._weight)
+        return [gradient_sum.mean(weight, kind) for gradient_sum, kind in zip(self._sums, kinds)]
+
+    def _reset(self, kinds: list[int]) -> None:
+        for gradient_sum, kind in zip(self._sums, kinds):
+            gradient_sum.reset(kind)
+        for counter in (self._weight, self._num_added, self._kinds):
+            counter.assign(tf.zeros(counter.shape, counter.dtype))
+
+    def _window_kinds(self) -> list[int]:
+        """Which variables have gradients: decided now, in plain Python, also while tracing."""
+        with tf.init_scope():
+            recorded = self._recorded_kinds()
+        if tf.executing_eagerly() and any(recorded):
+            return recorded
+        # Traced, or every micro-batch of the window was skipped.
+        kinds = [max(pair) for pair in zip(recorded, self._plan.kinds)]
+        return [DENSE if kind else NOTHING for kind in kinds] if compiled_by_xla() else kinds
+
+    def _recorded_kinds(self) -> list[int]:
+        return [int(kind) for kind in self._kinds.numpy()]
+
+    def _require_window(self, kinds: list[int]) -> list[Any]:
+        checks = require(self._num_added > 0, _EMPTY)
+        if self._nonfinite != "skip_micro_batch":
+            checks += require(self._weight > 0, _WEIGHTLESS)
+        if not tf.executing_eagerly():
+            came = tf.identity(self._kinds)
+            as_traced = tf.logical_and(tf.equal(came > 0, tf.constant(kinds) > 0), came <= kinds)
+            nothing_left = tf.equal(tf.identity(self._weight), 0)
+            checks += require(tf.logical_or(nothing_left, tf.reduce_all(as_traced)), _OTHERS)
+        return checks
+
+    def _is_usable(self, gradients: list[Any]) -> Any:
+        return all_finite(gradients) if self._nonfinite == "skip_update" else self._weight > 0
+
+
+class _Plan:
+    """What is known while tracing and never saved: the variables (the model saves them) and the kinds met so far."""
+
+    def __init__(self, variables: tuple[Any, ...]) -> None:
+        self.variables = variables
+        self.kinds = [NOTHING] * len(variables)
+
+    def note(self, gradients: list[Any]) -> None:
+        self.kinds = [max(kind, kind_of(gradient)) for kind, gradient in zip(self.kinds, gradients)]
+
+
+def _when(condition: Any, do: Callable[[], None]) -> None:
+    def done() -> Any:
+        do()
+        return tf.constant(True)
+
+    tf.cond(condition, done, lambda: tf.constant(False))
+
+
+def _build(optimizer: Any, variables: tuple[Any, ...]) -> None:
+    # Nothing may be created inside a conditional.
+    if hasattr(optimizer, "build"):
+        with tf.init_scope():
+            optimizer.build(list(variables))
+
+
+_EMPTY = describe(
+    "An update needs at least one micro-batch.",
+    "an empty accumulator",
+    "Call `add` first, or apply only `if accumulator.num_added`.",
+)
+_WEIGHTLESS = describe(
+    "The weights of a window must not sum to zero.",
+    "weight=0.0",
+    "Leave windows without a sample or a valid token out by calling `reset`.",
+)
+_NO_GRADIENT = describe(
+    "An update needs a gradient for at least one variable.",
+    "None for every variable",
+    "Take the gradients of the variables that the loss depends on.",
+)
+_OTHERS = describe(
+    "A traced `apply` must meet gradients for the same variables as when it was traced.",
+    "a window with a gradient for another set of variables",
+    "Call `apply` outside of the `tf.function`, or use one accumulator per set of variables.",
+)

@@ -1,0 +1,98 @@
+"""The running sum of one variable's gradients, kept between calls.
+
+One buffer of the variable's shape takes both kinds of gradients. `IndexedSlices` (the gradient of an embedding) touch
+only their rows of it, and the touched rows are remembered: so adding, averaging and resetting cost what the rows cost,
+duplicate rows are added up, and an optimizer that treats rows lazily still sees rows.
+
+Runs on TensorFlow 1.14 and later, eagerly and traced.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+# What came for a variable since the last reset; the larger one wins.
+NOTHING, ROWS, DENSE = 0, 1, 2
+
+
+def kind_of(gradient: Any) -> int:
+    if gradient is None:
+        return NOTHING
+    return ROWS if isinstance(gradient, tf.IndexedSlices) else DENSE
+
+
+def sum_for(variable: Any) -> GradientSum:
+    return (LargestGradient if getattr(variable, "overwrite_with_gradient", False) else GradientSum)(variable)
+
+
+class GradientSum(tf.Module):
+    """The sum of `weight * gradient`, in float32 or wider."""
+
+    def __init__(self, variable: Any) -> None:
+        super().__init__(name="gradient_sum")
+        dtype = tf.as_dtype(variable.dtype)
+        self._dtype = dtype
+        self._total_dtype = tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
+        self._shape = [int(size) for size in variable.shape]
+        self.total = tf.Variable(self._zeros(), trainable=False, name="total")
+        self.touched = tf.Variable(self._untouched(), trainable=False, name="touched")
+
+    def add(self, gradient: Any, weight: Any) -> None:
+        if isinstance(gradient, tf.IndexedSlices):
+            rows = tf.cast(gradient.values, self._total_dtype) * tf.cast(weight, self._total_dtype)
+            self.total.scatter_add(tf.IndexedSlices(rows, gradient.indices))
+            self._touch(gradient.indices)
+        else:
+            # One pass and no temporary where `assign_add(weight * gradient)` needs both.
+            tf.raw_ops.ResourceApplyGradientDescent(
+                var=self.total.handle,
+                alpha=tf.cast(-weight, self._total_dtype),
+                delta=tf.cast(gradient, self._total_dtype),
+            )
+
+    def mean(self, weight: Any, kind: int) -> Any:
+        """The sum over `weight`, as a gradient of the given kind and of the variable's own dtype."""
+        if kind == NOTHING:
+            return None
+        if kind == DENSE:
+            return self._divided(tf.identity(self.total), weight)
+        indices = self._touched_rows()
+        rows = self._divided(tf.gather(self.total, indices), weight)
+        return tf.IndexedSlices(rows, indices, dense_shape=tf.constant(self._shape, tf.int64))
+
+    def reset(self, kind: int) -> None:
+        if kind == DENSE:
+            self.total.assign(self._zeros())
+        if kind == ROWS:
+            indices = self._touched_rows()
+            blank = tf.zeros(tf.concat([tf.shape(indices), self._shape[1:]], 0), self._total_dtype)
+            self.total.scatter_update(tf.IndexedSlices(blank, indices))
+        if kind != NOTHING:
+            self.touched.assign(self._untouched())
+
+    def _touch(self, indices: Any) -> None:
+        self.touched.scatter_update(tf.IndexedSlices(tf.ones_like(indices, tf.bool), indices))
+
+    def _touched_rows(self) -> Any:
+        return tf.where(self.touched)[:, 0]
+
+    def _divided(self, total: Any, weight: Any) -> Any:
+        return tf.cast(total / tf.cast(weight, self._total_dtype), self._dtype)
+
+    def _zeros(self) -> Any:
+        return tf.zeros(self._shape, self._total_dtype)
+
+    def _untouched(self) -> Any:
+        return tf.zeros(self._shape[:1], tf.bool)
+
+
+class LargestGradient(GradientSum):
+    """For values that replace their variable (float8 scales, never negative): no mean of them makes sense."""
+
+    def add(self, gradient: Any, weight: Any) -> None:
+        self.total.assign(tf.maximum(self.total, gradient))
+
+    def _divided(self, total: Any, weight: Any) -> Any:
+        return total

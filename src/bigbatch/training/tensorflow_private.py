@@ -1,0 +1,23 @@
+"""The private names of TensorFlow that we use; tests/loops/test_xla.py and the matrix fail when they move."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+# For what has nothing that AutoGraph should convert; it fails on generators in TensorFlow 1.14.
+if hasattr(tf.autograph.experimental, "do_not_convert"):
+    as_written = tf.autograph.experimental.do_not_convert
+else:
+    from tensorflow.python.autograph.impl import api
+
+    as_written = api.do_not_convert()
+
+
+def compiled_by_xla() -> bool:
+    """Whether the function that is being traced will be compiled by XLA.
+
+    There XLA drops assertions, and adds its padding of dynamically shaped rows to row 0 (TensorFlow 2.15 to 2.21): both
+    silently, so that one must know.
+    """
+    return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
