@@ -4,13 +4,16 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test test-matrix check format bench clean
 
 demo: $(READY)  ## trains the same model plainly and accumulated, and compares
 	$(BIN)/python -m bigbatch.cli.demo
 
 test: $(READY)  ## runs the test suite
 	$(BIN)/python -m pytest -n 2
+
+test-matrix: $(READY)  ## runs the tests of custom loops on TensorFlow 1.14 to the newest; ROWS chooses some
+	$(BIN)/python tests/matrix.py $(ROWS)
 
 check: $(READY)  ## lints, checks formatting and types
 	$(BIN)/ruff check .
@@ -25,9 +28,10 @@ bench: $(READY)  ## prints time and memory against the bare loop
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/embedding.py
+	$(BIN)/python benchmarks/loops.py
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) .matrix build dist
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "bigbatch needs Python 3.10 or later: make PYTHON=...")'

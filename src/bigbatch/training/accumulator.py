@@ -13,8 +13,13 @@ import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.training.gradient_checks import (
+    EMPTY,
+    NO_GRADIENT,
+    OTHER_VARIABLES,
+    WEIGHTLESS,
+    Signature,
     all_finite,
-    check_eager,
+    check_context,
     check_gradients,
     check_optimizer,
     check_variables,
@@ -22,7 +27,8 @@ from bigbatch.training.gradient_checks import (
     require,
     require_finite,
 )
-from bigbatch.training.gradient_sum import DENSE, NOTHING, kind_of, sum_for
+from bigbatch.training.gradient_sum import kind_of, sum_for
+from bigbatch.training.tally import DENSE, NOTHING, Tally
 from bigbatch.training.tensorflow_private import as_written, compiled_by_xla
 
 _CHOICES = ("propagate", "skip_update", "skip_micro_batch", "raise")
@@ -62,7 +68,7 @@ class GradientAccumulator(tf.Module):
 
     def __init__(self, variables: Iterable[Any], *, nonfinite: str = "propagate") -> None:
         super().__init__(name="gradient_accumulator")
-        check_eager()
+        check_context()
         variables = check_variables(variables)
         if nonfinite not in _CHOICES:
             choices = ", ".join(f'"{choice}"' for choice in _CHOICES)
@@ -71,19 +77,17 @@ class GradientAccumulator(tf.Module):
         self._nonfinite = nonfinite
         self._plan = _Plan(variables)
         self._sums = [sum_for(variable) for variable in variables]
-        self._weight = tf.Variable(tf.zeros([], tf.float64), trainable=False, name="weight")
-        self._num_added = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="num_added")
-        self._kinds = tf.Variable(tf.zeros([len(variables)], tf.int32), trainable=False, name="kinds")
+        self._tally = Tally(len(variables))
 
     @property
     def weight(self) -> Any:
         """The summed weight since the last reset: a number, or a tensor where it is traced."""
-        return float(self._weight.numpy()) if tf.executing_eagerly() else tf.identity(self._weight)
+        return float(self._tally.counts.numpy()[0]) if tf.executing_eagerly() else self._tally.weight()
 
     @property
     def num_added(self) -> Any:
         """How often `add` was called since the last reset: a number, or a tensor where it is traced."""
-        return int(self._num_added.numpy()) if tf.executing_eagerly() else tf.identity(self._num_added)
+        return int(self._tally.counts.numpy()[1]) if tf.executing_eagerly() else self._tally.num_added()
 
     @as_written
     def add(self, gradients: Iterable[Any], weight: Any = 1) -> None:
@@ -92,21 +96,19 @@ class GradientAccumulator(tf.Module):
         Args:
             gradients: one per variable, `None` where there is none; `IndexedSlices` stay rows.
             weight: what the micro-batch's loss divided by: its samples, its valid tokens or its summed sample weights.
-                The default suits micro-batches of equal size, and losses that are sums over a window of one.
+                The default suits micro-batches of equal size.
         """
-        variables = self._plan.variables
-        gradients = check_gradients(gradients, variables)
+        gradients = check_gradients(gradients, self._plan.signatures)
         weight = check_weight(weight)
         checks = [weight] if tf.is_tensor(weight) else []
         if self._nonfinite == "raise":
-            checks += require_finite(gradients, variables)
+            checks += require_finite(gradients, self._plan.signatures)
         self._plan.note(gradients)
         with tf.control_dependencies(checks):
             if self._nonfinite == "skip_micro_batch":
-                _when(all_finite(gradients), lambda: self._add(gradients, weight))
+                _when(all_finite(gradients), lambda: self._add(gradients, weight), self._tally.skip)
             else:
                 self._add(gradients, weight)
-            self._num_added.assign_add(1)
 
     @as_written
     def gradients(self) -> list[Any]:
@@ -128,7 +130,7 @@ class GradientAccumulator(tf.Module):
         kinds = self._window_kinds()
         checks = self._require_window(kinds)
         if not any(kinds):
-            raise AccumulationError(_NO_GRADIENT)
+            raise AccumulationError(NO_GRADIENT)
         gradients = self._means(kinds, checks)
 
         def update() -> None:
@@ -139,7 +141,7 @@ class GradientAccumulator(tf.Module):
             update()
         else:
             _build(optimizer, variables)
-            _when(self._is_usable(gradients), update)
+            _when(self._is_usable(gradients), update, lambda: None)
         with tf.control_dependencies(checks):
             self._reset(kinds)
 
@@ -152,19 +154,17 @@ class GradientAccumulator(tf.Module):
         for gradient_sum, gradient in zip(self._sums, gradients):
             if gradient is not None:
                 gradient_sum.add(gradient, weight)
-        self._kinds.assign(tf.maximum(self._kinds, [kind_of(gradient) for gradient in gradients]))
-        self._weight.assign_add(tf.cast(weight, tf.float64))
+        self._tally.add(weight, [kind_of(gradient) for gradient in gradients])
 
     def _means(self, kinds: list[int], checks: list[Any]) -> list[Any]:
         with tf.control_dependencies(checks):
-            weight = tf.identity(self._weight)
+            weight = self._tally.weight()
         return [gradient_sum.mean(weight, kind) for gradient_sum, kind in zip(self._sums, kinds)]
 
     def _reset(self, kinds: list[int]) -> None:
         for gradient_sum, kind in zip(self._sums, kinds):
             gradient_sum.reset(kind)
-        for counter in (self._weight, self._num_added, self._kinds):
-            counter.assign(tf.zeros(counter.shape, counter.dtype))
+        self._tally.reset()
 
     def _window_kinds(self) -> list[int]:
         """Which variables have gradients: decided now, in plain Python, also while tracing."""
@@ -177,21 +177,21 @@ class GradientAccumulator(tf.Module):
         return [DENSE if kind else NOTHING for kind in kinds] if compiled_by_xla() else kinds
 
     def _recorded_kinds(self) -> list[int]:
-        return [int(kind) for kind in self._kinds.numpy()]
+        return self._tally.kinds().numpy().tolist()
 
     def _require_window(self, kinds: list[int]) -> list[Any]:
-        checks = require(self._num_added > 0, _EMPTY)
+        checks = require(self._tally.num_added() > 0, EMPTY)
         if self._nonfinite != "skip_micro_batch":
-            checks += require(self._weight > 0, _WEIGHTLESS)
+            checks += require(self._tally.weight() > 0, WEIGHTLESS)
         if not tf.executing_eagerly():
-            came = tf.identity(self._kinds)
+            came = self._tally.kinds()
             as_traced = tf.logical_and(tf.equal(came > 0, tf.constant(kinds) > 0), came <= kinds)
-            nothing_left = tf.equal(tf.identity(self._weight), 0)
-            checks += require(tf.logical_or(nothing_left, tf.reduce_all(as_traced)), _OTHERS)
+            nothing_left = tf.equal(self._tally.weight(), 0)
+            checks += require(tf.logical_or(nothing_left, tf.reduce_all(as_traced)), OTHER_VARIABLES)
         return checks
 
     def _is_usable(self, gradients: list[Any]) -> Any:
-        return all_finite(gradients) if self._nonfinite == "skip_update" else self._weight > 0
+        return all_finite(gradients) if self._nonfinite == "skip_update" else self._tally.weight() > 0
 
 
 class _Plan:
@@ -199,18 +199,22 @@ class _Plan:
 
     def __init__(self, variables: tuple[Any, ...]) -> None:
         self.variables = variables
+        self.signatures = [Signature.of(variable) for variable in variables]
         self.kinds = [NOTHING] * len(variables)
 
     def note(self, gradients: list[Any]) -> None:
         self.kinds = [max(kind, kind_of(gradient)) for kind, gradient in zip(self.kinds, gradients)]
 
 
-def _when(condition: Any, do: Callable[[], None]) -> None:
-    def done() -> Any:
-        do()
-        return tf.constant(True)
+def _when(condition: Any, do: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    def branch(act: Callable[[], None]) -> Callable[[], Any]:
+        def run() -> Any:
+            act()
+            return tf.constant(True)
 
-    tf.cond(condition, done, lambda: tf.constant(False))
+        return run
+
+    tf.cond(condition, branch(do), branch(otherwise))
 
 
 def _build(optimizer: Any, variables: tuple[Any, ...]) -> None:
@@ -218,25 +222,3 @@ def _build(optimizer: Any, variables: tuple[Any, ...]) -> None:
     if hasattr(optimizer, "build"):
         with tf.init_scope():
             optimizer.build(list(variables))
-
-
-_EMPTY = describe(
-    "An update needs at least one micro-batch.",
-    "an empty accumulator",
-    "Call `add` first, or apply only `if accumulator.num_added`.",
-)
-_WEIGHTLESS = describe(
-    "The weights of a window must not sum to zero.",
-    "weight=0.0",
-    "Leave windows without a sample or a valid token out by calling `reset`.",
-)
-_NO_GRADIENT = describe(
-    "An update needs a gradient for at least one variable.",
-    "None for every variable",
-    "Take the gradients of the variables that the loss depends on.",
-)
-_OTHERS = describe(
-    "A traced `apply` must meet gradients for the same variables as when it was traced.",
-    "a window with a gradient for another set of variables",
-    "Call `apply` outside of the `tf.function`, or use one accumulator per set of variables.",
-)

@@ -7,7 +7,7 @@ the traced function. Runs on Python 3.7 with TensorFlow 1.14 and later.
 from __future__ import annotations
 
 import math
-from typing import Any, Iterable
+from typing import Any, Iterable, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -25,13 +25,13 @@ def require(condition: Any, message: str) -> list[Any]:
     return []
 
 
-def require_finite(gradients: list[Any], variables: tuple[Any, ...]) -> list[Any]:
+def require_finite(gradients: list[Any], signatures: list[Signature]) -> list[Any]:
     if compiled_by_xla():
         expected = 'nonfinite="raise" needs assertions, which XLA drops.'
         remedy = 'Call `add` outside of the compiled function, or use "skip_micro_batch".'
         raise AccumulationError(describe(expected, "a function with jit_compile=True", remedy))
     finite = all_finite(gradients)
-    names = [f"`{name_of(variable)}`" for variable in variables]
+    names = [f"`{signature.name}`" for signature in signatures]
     if tf.executing_eagerly() and not finite.numpy():
         names = [name for name, gradient in zip(names, gradients) if not all_finite([gradient]).numpy()]
     received = f"an infinity or NaN in the gradient of {', '.join(names)}"
@@ -48,11 +48,15 @@ def all_finite(gradients: Iterable[Any]) -> Any:
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(_values(gradient))) for gradient in present])
 
 
-def check_eager() -> None:
+def check_context() -> None:
     with tf.init_scope():
         if not tf.executing_eagerly():
             remedy = "Call `tf.compat.v1.enable_eager_execution()` when the program starts."
             raise AccumulationError(describe("An accumulator needs eager execution.", "a TensorFlow 1 graph", remedy))
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if replicas > 1:
+        received, remedy = f"a strategy with {replicas} replicas", "Make it outside of the strategy's scope."
+        raise AccumulationError(describe("An accumulator serves one replica.", received, remedy))
 
 
 def check_variables(variables: Any) -> tuple[Any, ...]:
@@ -76,21 +80,33 @@ def check_variables(variables: Any) -> tuple[Any, ...]:
     return variables
 
 
-def check_gradients(gradients: Any, variables: tuple[Any, ...]) -> list[Any]:
+class Signature(NamedTuple):
+    """What the gradient of a variable must look like; made once, because looking it up takes time."""
+
+    name: str
+    dtype: Any
+    shape: Any
+
+    @classmethod
+    def of(cls, variable: Any) -> Signature:
+        return cls(name_of(variable), tf.as_dtype(variable.dtype), tf.TensorShape(variable.shape))
+
+
+def check_gradients(gradients: Any, signatures: list[Signature]) -> list[Any]:
     if tf.is_tensor(gradients) or isinstance(gradients, dict) or not hasattr(gradients, "__iter__"):
         received = f"gradients of type {type(gradients).__name__}"
         remedy = "Give the list that `tape.gradient(loss, variables)` returns."
         raise TypeError(describe("`gradients` must be a list, one per variable.", received, remedy))
     gradients = list(gradients)
-    if len(gradients) != len(variables):
-        without = [f"`{name_of(variable)}`" for variable in variables[len(gradients) :]]
+    if len(gradients) != len(signatures):
+        without = [f"`{signature.name}`" for signature in signatures[len(gradients) :]]
         missing = f"; {', '.join(without)} {'has' if len(without) == 1 else 'have'} none" if without else ""
-        received = f"{len(gradients)} gradients for {len(variables)} variables{missing}"
+        received = f"{len(gradients)} gradients for {len(signatures)} variables{missing}"
         remedy = "Take the gradients of the variables that the accumulator was made of; use None for no gradient."
         raise ValueError(describe("`gradients` must hold one gradient per variable.", received, remedy))
-    for gradient, variable in zip(gradients, variables):
+    for gradient, signature in zip(gradients, signatures):
         if gradient is not None:
-            _check_gradient(gradient, variable)
+            _check_gradient(gradient, signature)
     return gradients
 
 
@@ -134,21 +150,23 @@ def _key(optimizer: Any, variable: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)._var_key(variable)
 
 
-def _check_gradient(gradient: Any, variable: Any) -> None:
-    values, shape = _values(gradient), tf.TensorShape(variable.shape)
+def _check_gradient(gradient: Any, signature: Signature) -> None:
+    name, dtype, shape = signature
+    values = _values(gradient)
     if not (hasattr(values, "shape") and hasattr(values, "dtype")):
-        received = f"{type(gradient).__name__} for `{name_of(variable)}`"
+        received = f"{type(gradient).__name__} for `{name}`"
         remedy = "Give the gradients alone, without their variables."
         raise TypeError(describe("A gradient must be a tensor, `IndexedSlices` or None.", received, remedy))
-    if tf.as_dtype(values.dtype) != tf.as_dtype(variable.dtype):
-        received = f"{tf.as_dtype(values.dtype).name} for `{name_of(variable)}`"
-        remedy = f"Cast it to {tf.as_dtype(variable.dtype).name}; the sum is kept in float32 or wider by itself."
+    if values.dtype != dtype:
+        received = f"{tf.as_dtype(values.dtype).name} for `{name}`"
+        remedy = f"Cast it to {dtype.name}; the sum is kept in float32 or wider by itself."
         raise ValueError(describe("A gradient must have the dtype of its variable.", received, remedy))
-    given, expected = tf.TensorShape(values.shape), shape
+    given, expected = values.shape, shape
     if isinstance(gradient, tf.IndexedSlices):
         given, expected = given[1:], shape[1:]
+    given = tf.TensorShape(given)
     if not given.is_compatible_with(expected):
-        received = f"{given} instead of {expected} for `{name_of(variable)}`"
+        received = f"{given} instead of {expected} for `{name}`"
         remedy = "Give the gradients in the order of the accumulator's variables."
         raise ValueError(describe("A gradient must have the shape of its variable.", received, remedy))
 
@@ -165,3 +183,23 @@ _WEIGHT = "`weight` must be a finite number that is not negative."
 _SCALAR_REMEDY = "Sum the weights of the samples first."
 _FINITE_REMEDY = 'Use "skip_micro_batch" or "skip_update" to go on without it.'
 _WEIGHT_REMEDY = "Give the number of samples, of valid tokens or the sum of the sample weights."
+EMPTY = describe(
+    "An update needs at least one micro-batch.",
+    "an empty accumulator",
+    "Call `add` first, or apply only `if accumulator.num_added`.",
+)
+WEIGHTLESS = describe(
+    "The weights of a window must not sum to zero.",
+    "weight=0.0",
+    "Leave windows without a sample or a valid token out by calling `reset`.",
+)
+NO_GRADIENT = describe(
+    "An update needs a gradient for at least one variable.",
+    "None for every variable",
+    "Take the gradients of the variables that the loss depends on.",
+)
+OTHER_VARIABLES = describe(
+    "A traced `apply` must meet gradients for the same variables as when it was traced.",
+    "a window with a gradient for another set of variables",
+    "Call `apply` outside of the `tf.function`, or use one accumulator per set of variables.",
+)

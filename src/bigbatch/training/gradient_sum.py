@@ -4,7 +4,8 @@ One buffer of the variable's shape takes both kinds of gradients. `IndexedSlices
 only their rows of it, and the touched rows are remembered: so adding, averaging and resetting cost what the rows cost,
 duplicate rows are added up, and an optimizer that treats rows lazily still sees rows.
 
-Runs on TensorFlow 1.14 and later, eagerly and traced.
+Runs on Python 3.7 with TensorFlow 1.14 and later, eagerly and traced. Raw operations stand where the methods of
+variables would read the variable again, make a temporary or take twice the time to call.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# What came for a variable since the last reset; the larger one wins.
-NOTHING, ROWS, DENSE = 0, 1, 2
+from bigbatch.training.tally import DENSE, NOTHING, ROWS
 
 
 def kind_of(gradient: Any) -> int:
@@ -32,25 +32,23 @@ class GradientSum(tf.Module):
 
     def __init__(self, variable: Any) -> None:
         super().__init__(name="gradient_sum")
-        dtype = tf.as_dtype(variable.dtype)
-        self._dtype = dtype
-        self._total_dtype = tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
+        self._dtype = tf.as_dtype(variable.dtype)
+        self._total_dtype = tf.float32 if self._dtype in (tf.float16, tf.bfloat16) else self._dtype
         self._shape = [int(size) for size in variable.shape]
         self.total = tf.Variable(self._zeros(), trainable=False, name="total")
         self.touched = tf.Variable(self._untouched(), trainable=False, name="touched")
 
     def add(self, gradient: Any, weight: Any) -> None:
+        """Adds a gradient that is not `None`; the weight is a float, or a scalar where it is traced."""
+        if not tf.executing_eagerly():
+            weight = tf.cast(weight, self._total_dtype)
         if isinstance(gradient, tf.IndexedSlices):
-            rows = tf.cast(gradient.values, self._total_dtype) * tf.cast(weight, self._total_dtype)
-            self.total.scatter_add(tf.IndexedSlices(rows, gradient.indices))
-            self._touch(gradient.indices)
+            rows = self._wide(gradient.values) * weight
+            tf.raw_ops.ResourceScatterAdd(resource=self.total.handle, indices=gradient.indices, updates=rows)
+            tf.raw_ops.ResourceScatterUpdate(resource=self.touched.handle, indices=gradient.indices, updates=True)
         else:
-            # One pass and no temporary where `assign_add(weight * gradient)` needs both.
-            tf.raw_ops.ResourceApplyGradientDescent(
-                var=self.total.handle,
-                alpha=tf.cast(-weight, self._total_dtype),
-                delta=tf.cast(gradient, self._total_dtype),
-            )
+            # One pass and no temporary, where `assign_add(weight * gradient)` needs both.
+            tf.raw_ops.ResourceApplyGradientDescent(var=self.total.handle, alpha=-weight, delta=self._wide(gradient))
 
     def mean(self, weight: Any, kind: int) -> Any:
         """The sum over `weight`, as a gradient of the given kind and of the variable's own dtype."""
@@ -64,16 +62,16 @@ class GradientSum(tf.Module):
 
     def reset(self, kind: int) -> None:
         if kind == DENSE:
-            self.total.assign(self._zeros())
+            self.total.assign(self._zeros(), read_value=False)
         if kind == ROWS:
+            blank = tf.zeros([], self._total_dtype)
             indices = self._touched_rows()
-            blank = tf.zeros(tf.concat([tf.shape(indices), self._shape[1:]], 0), self._total_dtype)
-            self.total.scatter_update(tf.IndexedSlices(blank, indices))
+            tf.raw_ops.ResourceScatterUpdate(resource=self.total.handle, indices=indices, updates=blank)
         if kind != NOTHING:
-            self.touched.assign(self._untouched())
+            self.touched.assign(self._untouched(), read_value=False)
 
-    def _touch(self, indices: Any) -> None:
-        self.touched.scatter_update(tf.IndexedSlices(tf.ones_like(indices, tf.bool), indices))
+    def _wide(self, gradient: Any) -> Any:
+        return gradient if gradient.dtype == self._total_dtype else tf.cast(gradient, self._total_dtype)
 
     def _touched_rows(self) -> Any:
         return tf.where(self.touched)[:, 0]
@@ -92,7 +90,7 @@ class LargestGradient(GradientSum):
     """For values that replace their variable (float8 scales, never negative): no mean of them makes sense."""
 
     def add(self, gradient: Any, weight: Any) -> None:
-        self.total.assign(tf.maximum(self.total, gradient))
+        self.total.assign(tf.maximum(self.total, gradient), read_value=False)
 
     def _divided(self, total: Any, weight: Any) -> Any:
         return total
