@@ -78,7 +78,48 @@ def with_train_step(keras):
     return Split
 
 
+def with_loop_in_train_step(keras):
+    """Keras runs `train_step` without AutoGraph: a loop over an unknown number of samples has its own function."""
+
+    class Looped(keras.Model):
+        accumulator = None
+
+        @tf.function
+        def update(self, x, y):
+            for start in tf.range(0, tf.shape(x)[0], 4):
+                with tf.GradientTape() as tape:
+                    part = x[start : start + 4], y[start : start + 4]
+                    loss = tf.reduce_mean(tf.square(self(part[0], training=True) - part[1]))
+                gradients = tape.gradient(loss, self.trainable_variables)
+                self.accumulator.add(gradients, weight=tf.shape(part[0])[0])
+            self.accumulator.apply(self.optimizer)
+
+        def train_step(self, data):
+            self.update(*data)
+            return {"updates": self.optimizer.iterations}
+
+    return Looped
+
+
 if big_batch.VERSION >= (2, 2):
+
+    @every_keras
+    def test_a_loop_in_train_step(keras):
+        keras = KERAS[keras]
+        theirs = build(keras)
+        initial = theirs.get_weights()
+        optimizer = keras.optimizers.Adam(big_batch.RATE)
+        for start, end in [(0, 12), (12, 22)]:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(theirs(X[start:end], training=True) - Y[start:end]))
+            pairs = zip(tape.gradient(loss, theirs.trainable_variables), theirs.trainable_variables)
+            optimizer.apply_gradients(list(pairs))
+        ours = build(keras, with_loop_in_train_step(keras))
+        ours.accumulator = bigbatch.GradientAccumulator(ours.trainable_variables)
+        ours.compile(keras.optimizers.Adam(big_batch.RATE))
+        ours.fit(X, Y, batch_size=12, shuffle=False, verbose=0)
+        weights = [variable.numpy() for variable in ours.trainable_variables]
+        big_batch.assert_same(weights, theirs.get_weights(), initial)
 
     @pytest.mark.parametrize("jit_compile", [False, True] if big_batch.VERSION >= (2, 16) else [False])
     @every_keras

@@ -93,6 +93,6 @@ def test_no_gradient_at_all_is_refused():
     variables = pair()
     accumulator = bigbatch.GradientAccumulator(variables)
     accumulator.add([None, None])
-    with pytest.raises(bigbatch.AccumulationError, match="Received: None for every variable"):
+    with pytest.raises(bigbatch.AccumulationError, match="Received: no gradient for any variable"):
         accumulator.apply(big_batch.OPTIMIZERS["sgd"]())
     assert accumulator.num_added == 1

@@ -22,6 +22,7 @@ from bigbatch.training.gradient_checks import (
     check_context,
     check_gradients,
     check_optimizer,
+    check_replicas,
     check_variables,
     check_weight,
     require,
@@ -76,8 +77,10 @@ class GradientAccumulator(tf.Module):
             raise ValueError(describe(f"`nonfinite` must be one of {choices}.", f"nonfinite={nonfinite!r}", remedy))
         self._nonfinite = nonfinite
         self._plan = _Plan(variables)
-        self._sums = [sum_for(variable) for variable in variables]
-        self._tally = Tally(len(variables))
+        # Also where the first call of a traced function makes it.
+        with tf.init_scope():
+            self._sums = [sum_for(variable) for variable in variables]
+            self._tally = Tally(len(variables))
 
     @property
     def weight(self) -> Any:
@@ -98,6 +101,7 @@ class GradientAccumulator(tf.Module):
             weight: what the micro-batch's loss divided by: its samples, its valid tokens or its summed sample weights.
                 The default suits micro-batches of equal size.
         """
+        check_replicas()
         gradients = check_gradients(gradients, self._plan.signatures)
         weight = check_weight(weight)
         checks = [weight] if tf.is_tensor(weight) else []
@@ -113,7 +117,7 @@ class GradientAccumulator(tf.Module):
     @as_written
     def gradients(self) -> list[Any]:
         """The weighted mean of what was added, `None` where no gradient came; a mean of rows has each row once."""
-        if tf.executing_eagerly() and not self.num_added:
+        if tf.executing_eagerly() and not any(self._recorded_kinds()):
             return [None] * len(self._sums)
         kinds = self._window_kinds()
         return self._means(kinds, self._require_window(kinds))
@@ -126,6 +130,7 @@ class GradientAccumulator(tf.Module):
             optimizer: any object with `apply_gradients`: of Keras 3, `tf_keras`, `tf.compat.v1.train` or your own.
         """
         variables = self._plan.variables
+        check_replicas()
         check_optimizer(optimizer, variables)
         kinds = self._window_kinds()
         checks = self._require_window(kinds)
@@ -133,16 +138,17 @@ class GradientAccumulator(tf.Module):
             raise AccumulationError(NO_GRADIENT)
         gradients = self._means(kinds, checks)
 
+        _build(optimizer, variables)
+
         def update() -> None:
             optimizer.apply_gradients(list(zip(gradients, variables)))
 
-        # A loss-scale optimizer skips by itself, and must see what is not finite to lower its scale.
-        if self._nonfinite in ("propagate", "raise") or hasattr(optimizer, "inner_optimizer"):
-            update()
-        else:
-            _build(optimizer, variables)
-            _when(self._is_usable(gradients), update, lambda: None)
+        # What an optimizer does without looking at gradients (counting, weight decay) must wait for the checks, too.
         with tf.control_dependencies(checks):
+            if self._nonfinite in ("propagate", "raise") or _skips_by_itself(optimizer):
+                update()
+            else:
+                _when(self._is_usable(gradients), update, lambda: None)
             self._reset(kinds)
 
     @as_written
@@ -151,9 +157,16 @@ class GradientAccumulator(tf.Module):
         self._reset(self._recorded_kinds() if tf.executing_eagerly() else [DENSE] * len(self._sums))
 
     def _add(self, gradients: list[Any], weight: Any) -> None:
-        for gradient_sum, gradient in zip(self._sums, gradients):
-            if gradient is not None:
-                gradient_sum.add(gradient, weight)
+        def add_up() -> None:
+            for gradient_sum, gradient in zip(self._sums, gradients):
+                if gradient is not None:
+                    gradient_sum.add(gradient, weight)
+
+        # What weighs nothing adds nothing, not even a NaN: the mean over no valid token is 0/0.
+        if not isinstance(weight, float):
+            _when(weight > 0, add_up, lambda: None)
+        elif weight > 0:
+            add_up()
         self._tally.add(weight, [kind_of(gradient) for gradient in gradients])
 
     def _means(self, kinds: list[int], checks: list[Any]) -> list[Any]:
@@ -217,8 +230,15 @@ def _when(condition: Any, do: Callable[[], None], otherwise: Callable[[], None])
     tf.cond(condition, branch(do), branch(otherwise))
 
 
+def _skips_by_itself(optimizer: Any) -> bool:
+    """Whether it is a loss-scale optimizer, which must see what is not finite to lower its scale."""
+    scales = hasattr(optimizer, "dynamic_scale") or getattr(optimizer, "dynamic", False)
+    return hasattr(optimizer, "inner_optimizer") and scales
+
+
 def _build(optimizer: Any, variables: tuple[Any, ...]) -> None:
-    # Nothing may be created inside a conditional.
-    if hasattr(optimizer, "build"):
+    # Nothing may be created inside a conditional, nor behind an assertion.
+    is_built = getattr(optimizer, "built", False) or getattr(optimizer, "_built", False)
+    if hasattr(optimizer, "build") and not is_built:
         with tf.init_scope():
             optimizer.build(list(variables))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
@@ -45,7 +44,7 @@ def take(batch: Any, start: Any, size: Any) -> Any:
 
 
 def _take(leaf: Any, start: Any, size: Any) -> Any:
-    if isinstance(leaf, (np.ndarray, tf.RaggedTensor)):
+    if isinstance(leaf, tf.RaggedTensor) or not tf.is_tensor(leaf):
         return leaf[start : start + size]
     rank = leaf.shape.rank
     if isinstance(leaf, tf.SparseTensor):

@@ -7,6 +7,7 @@ the traced function. Runs on Python 3.7 with TensorFlow 1.14 and later.
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any, Iterable, NamedTuple
 
 import numpy as np
@@ -53,9 +54,13 @@ def check_context() -> None:
         if not tf.executing_eagerly():
             remedy = "Call `tf.compat.v1.enable_eager_execution()` when the program starts."
             raise AccumulationError(describe("An accumulator needs eager execution.", "a TensorFlow 1 graph", remedy))
+    check_replicas()
+
+
+def check_replicas() -> None:
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if replicas > 1:
-        received, remedy = f"a strategy with {replicas} replicas", "Make it outside of the strategy's scope."
+        received, remedy = f"a strategy with {replicas} replicas", "Train on one device."
         raise AccumulationError(describe("An accumulator serves one replica.", received, remedy))
 
 
@@ -112,19 +117,26 @@ def check_gradients(gradients: Any, signatures: list[Signature]) -> list[Any]:
 
 def check_weight(weight: Any) -> Any:
     """The weight as a float, or as a checked scalar of type float64 where it is traced."""
-    if tf.is_tensor(weight) and not tf.executing_eagerly():
-        traced = tf.cast(weight, tf.float64)
-        if traced.shape.rank:
-            raise TypeError(describe("`weight` must be one number.", f"weight={weight!r}", _SCALAR_REMEDY))
-        message = describe(_WEIGHT, "another weight", _WEIGHT_REMEDY)
-        with tf.control_dependencies(require(tf.logical_and(traced >= 0, traced < math.inf), message)):
-            return tf.identity(traced)
-    value = weight.numpy() if hasattr(weight, "numpy") else weight
-    if isinstance(value, bool) or np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
+    if not _is_number(weight):
         raise TypeError(describe("`weight` must be one number.", f"weight={weight!r}", _SCALAR_REMEDY))
+    if tf.is_tensor(weight):
+        weight = tf.cast(weight, tf.float64)
+    if tf.is_tensor(weight) and not tf.executing_eagerly():
+        message = describe(_WEIGHT, "another weight", _WEIGHT_REMEDY)
+        with tf.control_dependencies(require(tf.logical_and(weight >= 0, weight < math.inf), message)):
+            return tf.identity(weight)
+    value = weight.numpy().item() if tf.is_tensor(weight) else weight
     if not 0 <= value < math.inf:
         raise ValueError(describe(_WEIGHT, f"weight={value!r}", _WEIGHT_REMEDY))
     return float(value)
+
+
+def _is_number(weight: Any) -> bool:
+    if tf.is_tensor(weight):
+        dtype = tf.as_dtype(weight.dtype)
+        return not tf.TensorShape(weight.shape).rank and (dtype.is_floating or dtype.is_integer)
+    value = weight.item() if isinstance(weight, np.ndarray) and weight.ndim == 0 else weight
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_optimizer(optimizer: Any, variables: tuple[Any, ...]) -> None:
@@ -195,7 +207,7 @@ WEIGHTLESS = describe(
 )
 NO_GRADIENT = describe(
     "An update needs a gradient for at least one variable.",
-    "None for every variable",
+    "no gradient for any variable so far",
     "Take the gradients of the variables that the loss depends on.",
 )
 OTHER_VARIABLES = describe(

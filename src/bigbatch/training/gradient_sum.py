@@ -41,7 +41,9 @@ class GradientSum(tf.Module):
     def add(self, gradient: Any, weight: Any) -> None:
         """Adds a gradient that is not `None`; the weight is a float, or a scalar where it is traced."""
         if not tf.executing_eagerly():
-            weight = tf.cast(weight, self._total_dtype)
+            # A number must not take the way over float32.
+            known = isinstance(weight, float)
+            weight = tf.constant(weight, self._total_dtype) if known else tf.cast(weight, self._total_dtype)
         if isinstance(gradient, tf.IndexedSlices):
             rows = self._wide(gradient.values) * weight
             tf.raw_ops.ResourceScatterAdd(resource=self.total.handle, indices=gradient.indices, updates=rows)

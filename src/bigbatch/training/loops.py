@@ -16,6 +16,7 @@ from bigbatch.training import batches
 from bigbatch.training.tensorflow_private import as_written
 
 
+@as_written
 def windows(
     dataset: Iterable[Any], *, batches_per_update: BatchesPerUpdate = 1, samples_per_update: int | None = None
 ) -> Iterator[Iterator[Any]]:
@@ -34,10 +35,15 @@ def windows(
 
     Args:
         dataset: any iterable of batches.
-        batches_per_update: how many batches a window has: a number, or a callable from the number of the window.
+        batches_per_update: how many batches a window has: a number, or a callable from the number of the window, which
+            counts from 0 in every call; `lambda window: schedule(made + window)` goes on after `made` updates.
         samples_per_update: a window closes when it has so many samples; for batches of any sizes.
     """
     settings = Windows(batches_per_update, samples_per_update)
+    if not tf.executing_eagerly() and (isinstance(dataset, tf.data.Dataset) or hasattr(dataset, "get_next")):
+        received = "a `tf.data.Dataset` in a traced function"
+        remedy = "Call `windows` outside of the `tf.function`."
+        raise AccumulationError(describe("`windows` must know where a dataset ends.", received, remedy))
     if not hasattr(dataset, "__iter__"):
         remedy = "Give a `tf.data.Dataset`, a list or a generator."
         raise TypeError(describe("`dataset` must be an iterable of batches.", f"dataset={dataset!r}", remedy))
