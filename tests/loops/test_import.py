@@ -1,7 +1,9 @@
 """`import bigbatch` is light, and names say what they need."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import big_batch
 import pytest
@@ -30,6 +32,14 @@ def test_the_names_for_custom_loops_import_no_keras():
 
 def test_all_names_are_sorted_and_there():
     assert sorted(bigbatch.__all__) == bigbatch.__all__ == dir(bigbatch)
+
+
+def test_the_script_for_all_versions_runs():
+    page = Path(__file__).parents[2] / "docs" / "custom-loops.md"
+    script = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)[-1]
+    assert "AdamOptimizer" in script
+    done = run(script)
+    assert done.returncode == 0, done.stdout.decode()
 
 
 if big_batch.VERSION < (2, 16):

@@ -145,3 +145,14 @@ if big_batch.VERSION >= (2, 4):
         else:
             assert moved.tolist() == [1.0, 1.0]
             assert scale() == 2.0
+
+    def test_raise_under_a_loss_scale_optimizer():
+        optimizer, scale, scaled = loss_scaling()
+        variable = tf.Variable(np.array([1.0, 1.0], "float32"), name="weights")
+        accumulator = bigbatch.GradientAccumulator([variable], nonfinite="raise")
+        accumulator.add([tf.constant(scaled(GOOD).astype("float32"))])
+        with pytest.raises(bigbatch.AccumulationError, match="gradients must be finite"):
+            accumulator.add([tf.constant(BAD["inf"].astype("float32"))])
+        accumulator.apply(optimizer)
+        np.testing.assert_allclose(variable.numpy(), 1 - big_batch.RATE * GOOD, rtol=1e-6)
+        assert scale() == 8.0
