@@ -1,10 +1,5 @@
 import keras
 import pytest
-import tensorflow as tf
-
-# One test process per core: more threads only get in each other's way.
-tf.config.threading.set_intra_op_parallelism_threads(1)
-tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 @pytest.fixture(autouse=True)
