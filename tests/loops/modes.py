@@ -17,10 +17,16 @@ def eager(variables, accumulator, optimizer):
     return window
 
 
-def add_traced(variables, accumulator, optimizer):
+def traced_add(variables, accumulator):
     @tf.function(input_signature=[VECTOR, MATRIX])
     def add(ids, y):
         accumulator.add(big_batch.gradients(variables, ids, y), weight=tf.shape(ids)[0])
+
+    return add
+
+
+def add_traced(variables, accumulator, optimizer):
+    add = traced_add(variables, accumulator)
 
     def window(parts):
         for ids, y in parts:
@@ -31,13 +37,7 @@ def add_traced(variables, accumulator, optimizer):
 
 
 def both_traced(variables, accumulator, optimizer):
-    @tf.function(input_signature=[VECTOR, MATRIX])
-    def add(ids, y):
-        accumulator.add(big_batch.gradients(variables, ids, y), weight=tf.shape(ids)[0])
-
-    @tf.function
-    def apply():
-        accumulator.apply(optimizer)
+    add, apply = traced_add(variables, accumulator), tf.function(lambda: accumulator.apply(optimizer))
 
     def window(parts):
         for ids, y in parts:
