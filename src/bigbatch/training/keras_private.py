@@ -1,6 +1,8 @@
-"""Every name of Keras and TensorFlow that we use and that they do not document.
+"""The names of Keras and TensorFlow that we call and that they do not document.
 
-Each has its reason here and a test in `tests/training/test_keras_private.py` that fails when it moves.
+Each has its reason here and a test in `tests/training/test_keras_private.py` that fails when it moves. Names that we
+override stand where they are overridden (`losses.py`, `fit.py`, `accumulation.py`, `optimizers.py`) and are guarded by
+the same tests. What custom loops use must not import Keras: `gradient_checks.py`, `tensorflow_private.py`.
 """
 
 from __future__ import annotations
