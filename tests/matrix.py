@@ -92,7 +92,7 @@ def wheel():
     return next((HOME / "wheel").glob("*.whl"))
 
 
-def test(name, row, package):
+def outcome(name, row, package):
     """Returns what happened, in a few words, and whether it was good."""
     found = interpreter(row.pythons)
     if found is None:
@@ -123,7 +123,7 @@ def main():
     results = {}
     for name in names:
         print(f"{name} ...", flush=True)
-        results[name] = test(name, ROWS[name], package)
+        results[name] = outcome(name, ROWS[name], package)
     for name, (described, _) in results.items():
         print(f"{name:16} {described}")
     sys.exit(not all(good for _, good in results.values()))
