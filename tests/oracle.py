@@ -48,6 +48,17 @@ def train(build, fit, accumulate=None):
     return state_of(model, initial, fit(model).history)
 
 
+def eagerly(build):
+    """The same model, that Keras runs without tracing."""
+
+    def eager():
+        model = build()
+        model.run_eagerly = True
+        return model
+
+    return eager
+
+
 def fit_arrays(x, y, **arguments):
     settings = {"batch_size": BATCH_SIZE, "epochs": 2, "shuffle": False, "verbose": 0} | arguments
     return lambda model: model.fit(x, y, **settings)

@@ -5,7 +5,7 @@ from functools import cache
 import keras
 import numpy as np
 import pytest
-from oracle import BATCH_SIZE, NUM_SAMPLES, SIZES, assert_same, fit_arrays, train
+from oracle import BATCH_SIZE, NUM_SAMPLES, SIZES, assert_same, eagerly, fit_arrays, train
 
 import bigbatch
 
@@ -192,14 +192,8 @@ EAGER = ["embedding_mask_and_l2", "outputs_with_different_masks", "outputs_with_
 @pytest.mark.parametrize("name", EAGER)
 def test_equals_the_whole_batch_eagerly(name):
     build, fit = CASES[name]
-
-    def eager():
-        model = build()
-        model.run_eagerly = True
-        return model
-
-    ours = train(eager, fit, lambda model: bigbatch.accumulate(model, micro_batch_size=5))
-    assert_same(ours, train(eager, fit))
+    ours = train(eagerly(build), fit, lambda model: bigbatch.accumulate(model, micro_batch_size=5))
+    assert_same(ours, train(eagerly(build), fit))
 
 
 def test_a_batch_without_a_token_still_gets_its_regularizers():

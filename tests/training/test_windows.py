@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from oracle import NUM_SAMPLES, assert_same, train
+from oracle import NUM_SAMPLES, assert_same, eagerly, train
 from test_losses import CASES as LOSS_CASES
 from test_losses import LABELS, MANY_X, MANY_Y, TOKEN_WEIGHTS, TOKENS, WEIGHTS, X, Y, dense, tagger, two_outputs
 from test_optimizers import OPTIMIZERS
@@ -222,14 +222,8 @@ def test_a_model_that_was_trained_before_joins_batches_too(before):
 @pytest.mark.parametrize("name", ["different_masks", "different_masks_and_a_sum"])
 def test_held_windows_eagerly(name):
     build, arrays = CASES[name]
-
-    def eager():
-        model = build()
-        model.run_eagerly = True
-        return model
-
     ours = train(
-        eager,
+        eagerly(build),
         fit(lambda: dataset(SIZES, *arrays), epochs=1),
         lambda model: bigbatch.accumulate(model, batches_per_update=4, micro_batch_size=2),
     )

@@ -144,8 +144,9 @@ def check_optimizer(optimizer: Any, variables: tuple[Any, ...]) -> None:
         received = f"optimizer={optimizer!r}"
         remedy = "Use an optimizer of Keras or of `tf.compat.v1.train`, or write the method."
         raise TypeError(describe("`optimizer` must have a method `apply_gradients`.", received, remedy))
-    known = _indices(getattr(optimizer, "inner_optimizer", optimizer))
-    unknown = [variable for variable in variables if known and _key(optimizer, variable) not in known]
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    known = _indices(inner)
+    unknown = [variable for variable in variables if inner._var_key(variable) not in known] if known else []
     if unknown:
         received = f"an optimizer that does not know `{name_of(unknown[0])}`"
         remedy = "Make a new optimizer for these variables, or call its `build` with all variables first."
@@ -156,10 +157,6 @@ def _indices(optimizer: Any) -> Any:
     # Private names, of Keras 3 and of Keras 2 since 2.11: the variables that the optimizer was built for. Optimizers
     # without them (tf.compat.v1.train, older Keras) take any variable. tests/loops/test_misuse.py watches them.
     return getattr(optimizer, "_trainable_variables_indices", None) or getattr(optimizer, "_index_dict", None)
-
-
-def _key(optimizer: Any, variable: Any) -> Any:
-    return getattr(optimizer, "inner_optimizer", optimizer)._var_key(variable)
 
 
 def _check_gradient(gradient: Any, signature: Signature) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from bigbatch.training.gradients import sum_dtype
 from bigbatch.training.tally import DENSE, NOTHING, ROWS
 
 
@@ -33,7 +34,7 @@ class GradientSum(tf.Module):
     def __init__(self, variable: Any) -> None:
         super().__init__(name="gradient_sum")
         self._dtype = tf.as_dtype(variable.dtype)
-        self._total_dtype = tf.float32 if self._dtype in (tf.float16, tf.bfloat16) else self._dtype
+        self._total_dtype = sum_dtype(self._dtype)
         self._shape = [int(size) for size in variable.shape]
         self.total = tf.Variable(self._zeros(), trainable=False, name="total")
         self.touched = tf.Variable(self._untouched(), trainable=False, name="touched")

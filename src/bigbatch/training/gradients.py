@@ -2,6 +2,7 @@
 
 `IndexedSlices` (the gradient of an embedding) are added row by row into one dense sum. Making each of them dense first
 would cost a large table many times the micro-batch itself, and keeping them apart would grow with the micro-batches.
+Imports on Python 3.7 with TensorFlow 1.14, for `gradient_sum`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ class Largest(NamedTuple):
     """The running maximum of a value that replaces its variable (float8 scales), for which no mean makes sense."""
 
     value: Any
+
+
+def sum_dtype(dtype: Any) -> Any:
+    """In what gradients of a dtype are added up: float32 or wider."""
+    return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
 
 
 def start(gradient: Any, weight: Any, variable: Any) -> Any:
@@ -46,7 +52,7 @@ def mean(total: Any, weight: Any, variable: Any) -> Any:
 
 
 def _scaled(gradient: Any, weight: Any) -> Any:
-    """In float32 or wider, and without a product where the weight is 1 (most are, as a Python number)."""
-    dtype = tf.float32 if gradient.dtype in (tf.float16, tf.bfloat16) else gradient.dtype
+    """Without a product where the weight is 1 (most are, as a Python number)."""
+    dtype = sum_dtype(gradient.dtype)
     gradient = tf.cast(gradient, dtype)
     return gradient if isinstance(weight, float) and weight == 1.0 else gradient * tf.cast(weight, dtype)
