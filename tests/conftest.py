@@ -6,3 +6,9 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 # One test process per core: more threads only get in each other's way.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
+
+import tensorflow as tf
+
+# Devices for `MirroredStrategy`, which must be there before TensorFlow starts; by their names in TensorFlow 1.14.
+[cpu] = tf.config.experimental.list_physical_devices("CPU")
+tf.config.experimental.set_virtual_device_configuration(cpu, [tf.config.experimental.VirtualDeviceConfiguration()] * 3)

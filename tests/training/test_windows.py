@@ -24,8 +24,13 @@ def parts(sizes, *arrays):
 def dataset(sizes, *arrays):
     """A dataset of batches of the given sizes, with a known number of batches."""
     spec = tf.nest.map_structure(lambda array: tf.TensorSpec((None, *array.shape[1:]), array.dtype), arrays)
-    batches = parts(sizes, *arrays)
-    data = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec)
+
+    def batches():
+        for batch in parts(sizes, *arrays):
+            # Under `MirroredStrategy`, TensorFlow writes into memory that a generator hands out.
+            yield tf.nest.map_structure(np.copy, batch)
+
+    data = tf.data.Dataset.from_generator(batches, output_signature=spec)
     return data.apply(tf.data.experimental.assert_cardinality(len(sizes)))
 
 

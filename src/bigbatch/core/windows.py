@@ -9,7 +9,6 @@ from bigbatch.core.errors import describe, require_positive, require_size
 from bigbatch.core.schedules import rate_factor, require_rule
 
 BatchesPerUpdate = Union[int, Callable[[int], int]]
-_UNLIMITED = 2**31 - 1  # counted in 32 bits where it is traced
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,9 @@ class Windows:
             )
         return number
 
-    def limit(self, update: int) -> tuple[int, int]:
-        """Where the window of an update closes: after so many batches, or when it has so many samples."""
-        if self.samples_per_update is not None:
-            return _UNLIMITED, self.samples_per_update
-        return self.num_batches(update), _UNLIMITED
+    def limit(self, update: int) -> tuple[int, int | None]:
+        """After how many batches the window of an update closes; or, unless `None`, with how many samples."""
+        return self.num_batches(update), self.samples_per_update
 
     def rate(self, update: int) -> float | None:
         """By what the applied learning rate is multiplied, or `None`."""

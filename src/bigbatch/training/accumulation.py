@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bigbatch.core.errors import AccumulationError, describe
+from bigbatch.core.errors import describe
 from bigbatch.core.windows import Windows
-from bigbatch.training import keras_private, optimizers
+from bigbatch.training import batch_norm, keras_private, optimizers, replicas
 from bigbatch.training.fit import Progress, make_fit
 from bigbatch.training.stream import Limit
 from bigbatch.training.update import Update
@@ -37,6 +37,7 @@ class Accumulation:
         methods: dict[str, Any] = {
             "make_train_function": self._make_train_function,
             "_assert_compile_called": self._assert_compile_called,
+            "_maybe_symbolic_build": self._build,
         }
         if type(self._model).fit is keras.Model.fit:
             methods["fit"] = make_fit(self._model, lambda: self._windows, self._progress)
@@ -51,25 +52,32 @@ class Accumulation:
 
     def _train_function(self, micro_batch_size: int | None, pool: bool) -> Callable[[Any], Any]:
         model = self._model
-        if micro_batch_size is not None or not self._windows.are_batches:
-            _require_one_replica(model)
         update = Update(model, micro_batch_size, pool)
-        if micro_batch_size is None:
-            type(model).make_train_function(model, force=True)
-            on_batches = model.train_function
+        on_batches = None
+        if model.distribute_strategy.num_replicas_in_sync == 1:
+            on_batches = self._on_batches(update, micro_batch_size)
         else:
-            on_batches = keras_private.make_function(model, update.on_batch)
+            replicas.require_scope(model)
+            batch_norm.refuse_synchronized(model)
         on_window = update.on_window
         if not model.run_eagerly:
             on_window = tf.function(on_window, reduce_retracing=True, autograph=False)
 
         def train_function(iterator: Any) -> Any:
-            if self._windows.are_batches or not isinstance(iterator, tf.data.Iterator):
+            if on_batches and (self._windows.are_batches or not isinstance(iterator, tf.data.Iterator)):
                 self._progress.num_batches += model.steps_per_execution
                 return on_batches(iterator)
             return self._train_on_windows(on_window, iterator)
 
         return train_function
+
+    def _on_batches(self, update: Update, micro_batch_size: int | None) -> Callable[[Any], Any]:
+        """Keras' own driver, for updates of one batch on one replica."""
+        model = self._model
+        if micro_batch_size is not None:
+            return keras_private.make_function(model, update.on_batch)
+        type(model).make_train_function(model, force=True)
+        return model.train_function
 
     def _train_on_windows(self, on_window: Any, iterator: Any) -> Any:
         """As many updates as Keras asks for at a time, or as the data has. Context: eager."""
@@ -77,16 +85,27 @@ class Accumulation:
         for _ in range(self._model.steps_per_execution):
             # Only a schedule asks for the number of updates, and looking for the optimizer that counts them takes time.
             made = self._num_updates() if self._windows.are_scheduled else 0
-            limit, rate = Limit(*map(tf.constant, self._windows.limit(made))), self._windows.rate(made)
-            rate = None if rate is None else tf.constant(rate, tf.float64)
+            limit, rate = Limit(*map(_constant, self._windows.limit(made))), _constant(self._windows.rate(made))
             try:
-                logs, num_batches = on_window(iterator, limit, rate)
+                with replicas.scope_of(self._model):
+                    logs, num_batches = on_window(iterator, limit, rate)
             except tf.errors.OutOfRangeError:
                 if logs is None:
                     raise
                 break
             self._progress.num_batches += int(num_batches)
         return logs
+
+    def _build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """What Keras builds before it trains, from the first replica's part of a batch.
+
+        Keras takes the mean over replicas instead: it fails for parts of unequal size and for several workers, and its
+        sum is written over the part of the first replica, which may be memory of a NumPy array.
+        """
+        if iterator is not None and self._model.distribute_strategy.num_replicas_in_sync > 1:
+            with replicas.scope_of(self._model):
+                data_batch, iterator = replicas.of_first(next(next(iter(iterator))[2])), None
+        type(self._model)._maybe_symbolic_build(self._model, iterator=iterator, data_batch=data_batch)
 
     def _num_updates(self) -> int:
         found = optimizers.optimizers_of(self._model)
@@ -106,13 +125,6 @@ def renew_train_function(model: keras.Model) -> None:
         model.make_train_function(force=True)
 
 
-def _require_one_replica(model: keras.Model) -> None:
-    num_replicas = model.distribute_strategy.num_replicas_in_sync
-    if num_replicas > 1:
-        raise AccumulationError(
-            describe(
-                "An accumulated model must train on one replica.",
-                f"{type(model.distribute_strategy).__name__} with {num_replicas} replicas",
-                "Several replicas are not supported yet; release the model or build it outside of the strategy.",
-            )
-        )
+def _constant(number: float | None) -> Any:
+    """An argument of a traced function, which must not be a Python number."""
+    return None if number is None else tf.constant(number, tf.float64 if isinstance(number, float) else tf.int32)

@@ -19,6 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.core.weighted import NEXT_TO_NOTHING, Moments
 from bigbatch.training import keras_private
 from bigbatch.training.overriding import overridden
@@ -61,6 +62,19 @@ def move(call: Call, moments: Moments) -> None:
     for variable, value in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
         old = tf.cast(variable, value.dtype)
         variable.assign(old * layer.momentum + value * (1.0 - layer.momentum))
+
+
+def refuse_synchronized(model: keras.Model) -> None:
+    """On several replicas, such a layer would wait for the others inside a loop that each runs at its own pace."""
+    names = [layer.name for layer in _layers_of(model) if layer.synchronized]
+    if names:
+        raise AccumulationError(
+            describe(
+                "On several replicas, BatchNormalization must not be synchronized.",
+                f"synchronized=True in {', '.join(names)}",
+                "Use synchronized=False: the moving statistics cover all replicas anyway.",
+            )
+        )
 
 
 def warn_of(model: keras.Model) -> None:

@@ -29,8 +29,11 @@ def start(gradient: Any, weight: Any, variable: Any) -> Any:
         return Largest(gradient)
     if isinstance(gradient, tf.IndexedSlices):
         rows = _scaled(gradient.values, weight)
-        return tf.math.unsorted_segment_sum(rows, gradient.indices, num_segments=variable.shape[0])
-    return _scaled(gradient, weight)
+        total = tf.math.unsorted_segment_sum(rows, gradient.indices, num_segments=variable.shape[0])
+    else:
+        total = _scaled(gradient, weight)
+    total.set_shape(variable.shape)  # that of a product over several axes is not known while tracing
+    return total
 
 
 def add(total: Any, gradient: Any, weight: Any) -> Any:

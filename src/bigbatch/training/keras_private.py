@@ -79,6 +79,11 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
+def moving_averages(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """The averages of an optimizer with `use_ema`, one per trainable variable."""
+    return list(optimizer._model_variables_moving_average)
+
+
 def current_learning_rate(optimizer: keras.optimizers.Optimizer) -> Any:
     """What the optimizer's next application multiplies with, whether it has a rate, a schedule or a callable."""
     return optimizer._get_current_learning_rate()

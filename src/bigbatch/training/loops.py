@@ -53,9 +53,10 @@ def windows(
 def _windows(following: Iterator[Any], settings: Windows) -> Iterator[Iterator[Any]]:
     for made, first in enumerate(following):
         num_batches, num_samples = settings.limit(made)
-        in_samples = settings.samples_per_update is not None
-        limit, size_of = (num_samples, _num_samples) if in_samples else (num_batches, lambda batch: 1)
-        window = _window(first, following, limit, size_of)
+        if num_samples is None:
+            window = _window(first, following, num_batches, lambda batch: 1)
+        else:
+            window = _window(first, following, num_samples, _num_samples)
         yield window
         for _ in window:
             pass

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.core.weighted import Moments
-from bigbatch.training import batch_norm, keras_private, losses, metrics, optimizers
+from bigbatch.training import batch_norm, keras_private, losses, metrics, optimizers, replicas
 
 
 class Contribution(NamedTuple):
@@ -67,6 +67,7 @@ def run(
         held, results = stack.enter_context(metrics.tracked(model))
         observations = stack.enter_context(batch_norm.observed(model)) if pool else []
         stack.enter_context(losses.weighed(model, terms))
+        stack.enter_context(replicas.alone())
         logs = _python_function(model.train_step)(data)
     optimizers.require_applications(model, applications)
 

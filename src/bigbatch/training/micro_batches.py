@@ -35,16 +35,16 @@ class MicroBatches:
     Args:
         batch: what the dataset yielded.
         size: samples in a whole micro-batch; `None`: the batch is the only micro-batch.
-        num_samples: the samples of the update; `None`: unknown.
+        of_update: the samples of the update; `None`: unknown.
     """
 
-    def __init__(self, batch: Any, size: int | None, num_samples: Any) -> None:
+    def __init__(self, batch: Any, size: int | None, of_update: Any) -> None:
         self._batch = batch
         self._size = size
-        self._num_samples = num_samples
-        samples = batches.num_samples(batch)
-        self._head = samples if size is None else _smaller(samples, head_size(samples, size))
-        self._number = 1 if size is None else (samples - self._head) // size + 1
+        self._of_update = of_update
+        self.num_samples = batches.num_samples(batch)
+        self._head = self.num_samples if size is None else _smaller(self.num_samples, head_size(self.num_samples, size))
+        self._number = 1 if size is None else (self.num_samples - self._head) // size + 1
 
     def head(self) -> MicroBatch:
         """The first micro-batch."""
@@ -69,8 +69,8 @@ class MicroBatches:
 
     def _part(self, start: Any, size: Any, weight: Any) -> MicroBatch:
         share = None
-        if self._num_samples is not None:
-            share = float64(size) / tf.maximum(float64(self._num_samples), 1.0)
+        if self._of_update is not None:
+            share = float64(size) / tf.maximum(float64(self._of_update), 1.0)
         data = self._batch if self._size is None else batches.take(self._batch, start, size)
         return MicroBatch(data, share, weight)
 

@@ -14,7 +14,7 @@ from bigbatch.training.overriding import override, restore
 
 Model = TypeVar("Model", bound=keras.Model)
 
-_OVERRIDES = ("make_train_function", "_assert_compile_called", "fit", "_accumulation")
+_OVERRIDES = ("make_train_function", "_assert_compile_called", "_maybe_symbolic_build", "fit", "_accumulation")
 
 
 def accumulate(

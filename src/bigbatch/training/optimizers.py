@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from bigbatch.core.errors import AccumulationError, describe
-from bigbatch.training import keras_private
+from bigbatch.training import keras_private, replicas
 from bigbatch.training.overriding import overridden
 
 
@@ -71,6 +71,33 @@ def _refuse_own_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
                 "Make the optimizer without `gradient_accumulation_steps`.",
             )
         )
+
+
+@contextmanager
+def on_every_replica(model: keras.Model) -> Iterator[None]:
+    """Has every replica apply the gradients that all of them have added up already. Context: cross-replica.
+
+    Replicas interleave while they apply, so none of them may be the one that overrides and restores.
+    """
+    with ExitStack() as stack:
+        for optimizer in optimizers_of(model) if replicas.number() > 1 else ():
+            inner = getattr(optimizer, "inner_optimizer", optimizer)
+            for part in getattr(inner, "optimizers", [inner]):
+                stack.enter_context(overridden(part, **_local_methods(part)))
+        yield
+
+
+def _local_methods(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    def overwrite_with_average(variables: list[Any]) -> None:
+        # Keras calls this in a condition, where it must not wait for the other replicas.
+        for variable, average in zip(variables, keras_private.moving_averages(optimizer)):
+            if average is not None:
+                variable.assign(average)
+
+    return {
+        "_all_reduce_sum_gradients": lambda gradients_and_variables: gradients_and_variables,
+        "_overwrite_model_variables_with_average_value": overwrite_with_average,
+    }
 
 
 @contextmanager

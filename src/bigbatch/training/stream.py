@@ -11,23 +11,34 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bigbatch.training import batches
+from bigbatch.training import batches, replicas
 from bigbatch.training.sums import tensors
 
 
 class Limit(NamedTuple):
-    """Where a window closes: after so many batches, or when it has so many samples. Scalar tensors, never constants."""
+    """Where a window closes: after so many batches, or when it has so many samples, or `None`.
+
+    Scalar tensors, never constants.
+    """
 
     num_batches: Any
     num_samples: Any
+
+    def is_open(self, count: _Count) -> Any:
+        """Whether there is room for one more batch."""
+        if self.num_samples is None:
+            return count.num_batches < self.num_batches
+        return count.num_samples < self.num_samples
 
 
 class _Count(NamedTuple):
     num_batches: Any
     num_samples: Any
 
-    def plus(self, batch: Any) -> _Count:
-        return _Count(self.num_batches + 1, self.num_samples + batches.num_samples(batch))
+    def plus(self, batch: Any, limit: Limit) -> _Count:
+        # Counting the samples of all workers takes a collective.
+        more = 0 if limit.num_samples is None else replicas.num_samples(batch)
+        return _Count(self.num_batches + 1, self.num_samples + more)
 
 
 def fold(iterator: Any, first: Any, limit: Limit, add: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
@@ -36,11 +47,11 @@ def fold(iterator: Any, first: Any, limit: Limit, add: Callable[[Any, Any], Any]
     def body(count: _Count, following: Any, value: Any) -> tuple[_Count, Any, Any]:
         batch = batches.without_optionals(following.get_value())
         value = add(batch, value)
-        count = count.plus(batch)
+        count = count.plus(batch, limit)
         return count, _following(iterator, limit, count, value), value
 
     value = add(first, None)
-    count = _Count(tf.constant(0), tf.constant(0)).plus(first)
+    count = _Count(tf.constant(0), tf.constant(0)).plus(first, limit)
     following = _following(iterator, limit, count, value)
     count, _, value = tf.while_loop(
         lambda count, following, value: following.has_value(), body, (count, following, value), parallel_iterations=1
@@ -52,22 +63,19 @@ def _following(iterator: Any, limit: Limit, count: _Count, value: Any) -> Any:
     """The next batch of the window, or nothing where the window or the data ends."""
     # The next batch is pulled when the last one is done with, so that only one is in memory.
     with tf.control_dependencies(tensors(value)):
-        is_open = (count.num_batches < limit.num_batches) & (count.num_samples < limit.num_samples)
         return tf.cond(
-            is_open,
+            limit.is_open(count),
             iterator.get_next_as_optional,
             lambda: tf.experimental.Optional.empty(iterator.element_spec),
         )
 
 
 class Held(NamedTuple):
-    """A whole window and the sums of its denominators."""
+    """A whole window."""
 
     batches: Any
     structure: Any
     num_batches: Any
-    num_samples: Any
-    totals: tuple[Any, ...]
 
     def fold(self, add: Callable[[Any, Any], Any]) -> Any:
         """Folds `add(batch, value)` over the batches."""
@@ -89,20 +97,19 @@ class Held(NamedTuple):
         return tf.nest.pack_sequence_as(self.structure, parts, expand_composites=True)
 
 
-def hold(iterator: Any, first: Any, limit: Limit, count: Callable[[Any], tuple[Any, ...]]) -> Held:
-    """Pulls a window that begins with `first`, and sums `count(batch)` over it."""
+def hold(iterator: Any, first: Any, limit: Limit, count: Callable[[Any, Any], Any]) -> tuple[Held, Any]:
+    """Pulls a window that begins with `first`, and folds `count(batch, value)` over it."""
 
     def add(batch: Any, value: Any) -> Any:
         parts = [part for part in tf.nest.flatten(batch, expand_composites=True) if part is not None]
-        counts = (batches.num_samples(batch), *count(batch))
         if value is None:
-            return [_array(part).write(0, part) for part in parts], tf.constant(1), counts
-        arrays, index, totals = value
+            return [_array(part).write(0, part) for part in parts], tf.constant(1), count(batch, None)
+        arrays, index, counts = value
         arrays = [array.write(index, part) for array, part in zip(arrays, parts)]
-        return arrays, index + 1, tuple(a + b for a, b in zip(totals, counts))
+        return arrays, index + 1, count(batch, counts)
 
-    (arrays, _, (num_samples, *totals)), number = fold(iterator, first, limit, add)
-    return Held(arrays, first, number, num_samples, tuple(totals))
+    (arrays, _, counts), number = fold(iterator, first, limit, add)
+    return Held(arrays, first, number), counts
 
 
 def _array(part: Any) -> tf.TensorArray:

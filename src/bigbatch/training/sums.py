@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bigbatch.core.weighted import Moments, WeightedSum
-from bigbatch.training import gradients
+from bigbatch.training import gradients, replicas
 from bigbatch.training.micro_batch import Contribution, Outline
 
 
@@ -60,9 +60,31 @@ def merge(sums: Sums, contribution: Contribution, samples: Any) -> Sums:
     )
 
 
+def added_up(sums: Sums) -> Sums:
+    """The sums over all replicas, on each of them. Context: replica, outside of any loop or condition."""
+    if replicas.number() == 1:
+        return sums
+    additive = sums._replace(
+        moments=[_additive(moments) for moments in sums.moments],
+        sample_weights=[float64(weight) for weight in sums.sample_weights],
+    )
+    parts = tf.nest.flatten(additive)
+    # An integer that a `train_step` logs counts something that is the same on every replica.
+    floating = [part.dtype.is_floating for part in parts]
+    reduced = iter(replicas.all_reduce([part for part, is_floating in zip(parts, floating) if is_floating]))
+    parts = [next(reduced) if is_floating else part for part, is_floating in zip(parts, floating)]
+    of_all = tf.nest.pack_sequence_as(additive, parts)
+    return of_all._replace(moments=[_moments(*parts) for parts in of_all.moments])
+
+
+def total(values: list[Any]) -> list[Any]:
+    """The sums of numbers over all replicas, on each of them. Context: as above."""
+    return values if replicas.number() == 1 else replicas.all_reduce([float64(value) for value in values])
+
+
 def tensors(structure: Any) -> list[Any]:
     """The tensors of a structure, to wait for."""
-    return [leaf for leaf in tf.nest.flatten(structure) if tf.is_tensor(leaf)]
+    return [leaf for leaf in tf.nest.flatten(structure, expand_composites=True) if tf.is_tensor(leaf)]
 
 
 def float64(value: Any) -> Any:
@@ -76,3 +98,13 @@ def _weighted(value: Any, weight: Any) -> WeightedSum:
 
 def _with_gradient(variables: list[Any], present: list[bool]) -> list[Any]:
     return [variable for variable, has_gradient in zip(variables, present) if has_gradient]
+
+
+def _additive(moments: Moments) -> tuple[Any, Any, Any]:
+    weight, mean, variance = map(float64, moments)
+    return weight, weight * mean, weight * (variance + tf.square(mean))
+
+
+def _moments(weight: Any, total: Any, squares: Any) -> Moments:
+    mean = total / weight
+    return Moments(weight, mean, squares / weight - tf.square(mean))

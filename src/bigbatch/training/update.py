@@ -10,21 +10,22 @@ is traced once and compiled by XLA if the model is. XLA around the loop would co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from bigbatch.core.weighted import WeightedSum
-from bigbatch.training import batch_norm, batches, gradients, keras_private, metrics, optimizers, stream
+from bigbatch.training import batch_norm, batches, gradients, keras_private, metrics, optimizers, replicas, stream
 from bigbatch.training.micro_batch import Contribution, FromMetric, FromTensor, Outline, Weighted, run
 from bigbatch.training.micro_batches import MicroBatch, MicroBatches
-from bigbatch.training.sums import Sums, merge, start, tensors
+from bigbatch.training.sums import Sums, added_up, merge, start, tensors, total
 from bigbatch.training.survey import survey
 
 
 class Update:
-    """Stands in for `train_step`. Context: replica; eager or traced."""
+    """Stands in for `train_step`, on all replicas. Eager or traced."""
 
     def __init__(self, model: keras.Model, micro_batch_size: int | None, pool: bool) -> None:
         self._model = model
@@ -33,6 +34,8 @@ class Update:
         # Both by whether the samples of the update are known to its micro-batches. Traces are cached, and so are these.
         self._outlines: dict[bool, Outline] = {}
         self._needs_totals: dict[bool, bool] = {}
+        self._kinds: Any = None  # shapes and dtypes of the sums
+        self._num_counts = 0
         self._run: Any = self._run_micro_batch
         self._counts: Any = self._count_micro_batch
         if not model.run_eagerly:
@@ -40,59 +43,94 @@ class Update:
             self._counts = tf.function(self._counts, autograph=False)
 
     def on_batch(self, batch: Any) -> Any:
-        """One update on one batch; returns its logs."""
+        """One update on one batch; returns its logs. Context: the only replica."""
         batch = batches.without_optionals(batch)
         num_samples = batches.num_samples(batch)
         micro_batches = MicroBatches(batch, self._size, num_samples)
         totals = self._count(micro_batches) if self._must_count(micro_batches.head()) else ()
-        return self._finish(self._add(micro_batches, totals), self._outlines[True], num_samples)
+        return self._logs(self._finish(self._add(micro_batches, totals), True, num_samples), True)
 
     def on_window(self, iterator: Any, limit: stream.Limit, rate: Any) -> tuple[Any, Any]:
-        """One update on the next batches of an iterator; returns its logs and the number of batches."""
+        """One update on the next batches of an iterator; returns its logs and the number of batches.
+
+        Context: cross-replica, or the only replica.
+        """
         batch = batches.without_optionals(iterator.get_next())
-        hold = self._must_count(self._split(batch).head())
+        replicas.each(lambda batch: self._must_count(self._split(batch).head()), batch)
+        hold = self._needs_totals[False]
         sums, number = (self._sum_held if hold else self._sum_streamed)(iterator, batch, limit)
-        with optimizers.learning_rate_times(self._model, rate):
-            return self._finish(sums, self._outlines[hold]), number
+        with optimizers.learning_rate_times(self._model, rate), optimizers.on_every_replica(self._model):
+            logged = replicas.each(lambda sums: self._finish(sums, hold), sums)
+        return self._logs(replicas.of_first(logged), hold), number
 
-    def _sum_streamed(self, iterator: Any, first: Any, limit: stream.Limit) -> tuple[Sums, Any]:
-        return stream.fold(iterator, first, limit, lambda batch, sums: self._add(self._split(batch), (), sums))
+    def _sum_streamed(self, iterator: Any, first: Any, limit: stream.Limit) -> tuple[Any, Any]:
+        def add(batch: Any, sums: Any) -> Any:
+            return replicas.each(lambda batch, sums: self._add(self._split(batch), (), sums), batch, sums)
 
-    def _sum_held(self, iterator: Any, first: Any, limit: stream.Limit) -> tuple[Sums, Any]:
-        held = stream.hold(iterator, first, limit, lambda batch: self._count(self._split(batch)))
-        sums = held.fold(lambda batch, sums: self._add(self._split(batch, held.num_samples), held.totals, sums))
-        return sums, held.num_batches
+        return stream.fold(iterator, first, limit, add)
+
+    def _sum_held(self, iterator: Any, first: Any, limit: stream.Limit) -> tuple[Any, Any]:
+        def count(batch: Any, counts: Any) -> list[Any]:
+            more = [batches.num_samples(batch), *self._count(self._split(batch))]
+            return more if counts is None else [a + b for a, b in zip(counts, more)]
+
+        def add(batch: Any, sums: Any, counts: Any) -> Sums:
+            num_samples, *totals = counts
+            return self._add(self._split(batch, num_samples), tuple(totals), sums)
+
+        held, counts = stream.hold(iterator, first, limit, lambda *state: replicas.each(count, *state))
+        counts = replicas.each(total, counts)
+        return held.fold(lambda *state: replicas.each(add, *state, counts)), held.num_batches
 
     def _split(self, batch: Any, num_samples: Any = None) -> MicroBatches:
         return MicroBatches(batch, self._size, num_samples)
 
     def _add(self, micro_batches: MicroBatches, totals: tuple[Any, ...], sums: Sums | None = None) -> Sums:
         """Every micro-batch once. Nothing of one is alive while the next one runs but the sums."""
-        head = micro_batches.head()
-        contribution = self._run(head.data, head.share, totals)
-        if sums is None:
-            sums = start(contribution, head.weight, self._outlines[head.share is not None])
-        else:
-            sums = merge(sums, contribution, head.weight)
-        return micro_batches.loop(
-            lambda part, sums: merge(sums, self._run(part.data, part.share, totals), part.weight), sums
-        )
+
+        def add_all() -> Sums:
+            head = micro_batches.head()
+            contribution = self._run(head.data, head.share, totals)
+            if sums is None:
+                started = start(contribution, head.weight, self._outlines[head.share is not None])
+            else:
+                started = merge(sums, contribution, head.weight)
+            return micro_batches.loop(
+                lambda part, sums: merge(sums, self._run(part.data, part.share, totals), part.weight), started
+            )
+
+        return _unless_empty(micro_batches, add_all, lambda: self._nothing(micro_batches) if sums is None else sums)
 
     def _count(self, micro_batches: MicroBatches) -> tuple[Any, ...]:
         """The denominators of a whole batch. When traced, all but the masks' own operations is pruned."""
-        head = micro_batches.head()
-        return micro_batches.loop(
-            lambda part, totals: tuple(a + b for a, b in zip(totals, self._counts(part.data, part.share))),
-            self._counts(head.data, head.share),
-        )
+
+        def count_all() -> tuple[Any, ...]:
+            head = micro_batches.head()
+            return micro_batches.loop(
+                lambda part, totals: tuple(a + b for a, b in zip(totals, self._counts(part.data, part.share))),
+                self._counts(head.data, head.share),
+            )
+
+        return _unless_empty(micro_batches, count_all, lambda: (tf.zeros([], tf.float64),) * self._num_counts)
 
     def _must_count(self, head: MicroBatch) -> bool:
         """Whether the update's denominators must be known before its first micro-batch. Surveys the model once."""
         known = head.share is not None
         if known not in self._needs_totals:
-            survey(self._model, lambda: self._run_micro_batch(head.data, head.share, ()))
+            survey(self._model, lambda: self._look(head, known))
             self._needs_totals[known] = self._outlines[known].needs_totals
         return self._needs_totals[known]
+
+    def _look(self, head: MicroBatch, known: bool) -> None:
+        contribution = self._run_micro_batch(head.data, head.share, ())
+        sums = start(contribution, head.weight, self._outlines[known])
+        self._kinds = tf.nest.map_structure(tf.TensorSpec.from_tensor, sums)
+        self._num_counts = len(contribution.counts)
+
+    def _nothing(self, empty: MicroBatches) -> Sums:
+        # The zeros are made of the number of samples: a constant would keep the rows that are added to it in place.
+        zero = empty.num_samples
+        return tf.nest.map_structure(lambda kind: tf.fill(kind.shape, tf.cast(zero, kind.dtype)), self._kinds)
 
     def _run_micro_batch(self, data: Any, share: Any, totals: tuple[Any, ...]) -> Contribution:
         outline, contribution = run(self._model, data, share=share, totals=totals, pool=self._pool)
@@ -104,15 +142,27 @@ class Update:
             _, contribution = run(self._model, data, share=share, totals=(), pool=self._pool)
         return tuple(contribution.counts)
 
-    def _finish(self, sums: Sums, outline: Outline, num_samples: Any = None) -> Any:
-        """Applies the means, in the order in which `train_step` applied, and returns the logs."""
+    def _finish(self, sums: Sums, known: bool, num_samples: Any = None) -> list[Any]:
+        """Applies the means, in the order in which `train_step` applied, and returns the logged tensors."""
+        outline = self._outlines[known]
+        sums = added_up(sums)
         # Nothing changes before all is known: a failed micro-batch must not leave half an update behind.
         with tf.control_dependencies(tensors(sums)):
             _apply(outline, sums)
             for call, moments in zip(outline.norms, sums.moments):
                 batch_norm.move(call, moments)
             self._track(outline, sums, num_samples)
-            return keras.tree.map_structure(lambda log: _log(log, outline, sums), outline.logs)
+            return [_value(log, outline) if isinstance(log, WeightedSum) else log for log in sums.logs]
+
+    def _logs(self, logged: list[Any], known: bool) -> Any:
+        """What `train_step` logs. Context: cross-replica, where a metric answers for all replicas."""
+
+        def value(log: Any) -> Any:
+            if isinstance(log, FromMetric):
+                return metrics.current(log.metric, log.key)
+            return logged[log.index] if isinstance(log, FromTensor) else log
+
+        return keras.tree.map_structure(value, self._outlines[known].logs)
 
     def _track(self, outline: Outline, sums: Sums, num_samples: Any) -> None:
         by_static_size = {id(metric) for metric in keras_private.output_loss_trackers(self._model)}
@@ -139,10 +189,10 @@ def _value(number: WeightedSum, outline: Outline) -> Any:
     return number.total if outline.adds else number.mean()
 
 
-def _log(log: Any, outline: Outline, sums: Sums) -> Any:
-    if isinstance(log, FromMetric):
-        return metrics.current(log.metric, log.key)
-    if isinstance(log, FromTensor):
-        tensor = sums.logs[log.index]
-        return _value(tensor, outline) if isinstance(tensor, WeightedSum) else tensor
-    return log
+def _unless_empty(micro_batches: MicroBatches, do: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    """The end of the data may leave a replica without a sample, and the mean over none is 0/0."""
+    if replicas.number() == 1:
+        return do()
+    if isinstance(micro_batches.num_samples, int):
+        return do() if micro_batches.num_samples else otherwise()
+    return tf.cond(micro_batches.num_samples > 0, do, otherwise)
