@@ -36,6 +36,7 @@ class Accumulation:
         """The methods of the model that are replaced."""
         methods: dict[str, Any] = {
             "make_train_function": self._make_train_function,
+            "make_test_function": self._make_test_function,
             "_assert_compile_called": self._assert_compile_called,
             "_maybe_symbolic_build": self._build,
         }
@@ -49,6 +50,19 @@ class Accumulation:
             assert self._traced is not None
             model.train_function = self._train_function(*self._traced)
         return model.train_function
+
+    def _make_test_function(self, force: bool = False) -> Any:
+        """Keras' own. With several workers it takes the mean of the logs along an axis, which scalars do not have."""
+        model = self._model
+
+        def test_step(data: Any) -> Any:
+            return tf.nest.map_structure(lambda log: tf.reshape(log, [1]), model.test_step(data))
+
+        if not isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return type(model).make_test_function(model, force)
+        if model.test_function is None or force:
+            model.test_function = keras_private.make_function(model, test_step)
+        return model.test_function
 
     def _train_function(self, micro_batch_size: int | None, pool: bool) -> Callable[[Any], Any]:
         model = self._model

@@ -14,7 +14,14 @@ from bigbatch.training.overriding import override, restore
 
 Model = TypeVar("Model", bound=keras.Model)
 
-_OVERRIDES = ("make_train_function", "_assert_compile_called", "_maybe_symbolic_build", "fit", "_accumulation")
+_OVERRIDES = (
+    "make_train_function",
+    "make_test_function",
+    "_assert_compile_called",
+    "_maybe_symbolic_build",
+    "fit",
+    "_accumulation",
+)
 
 
 def accumulate(
@@ -83,6 +90,7 @@ def accumulate(
     if accumulation is None:
         accumulation = Accumulation(model)
         override(model, _accumulation=accumulation, **accumulation.overrides())
+        model.test_function = None
     accumulation.set(micro_batch_size, windows, pool=batch_norm != "per_micro_batch")
     return model
 
@@ -103,6 +111,7 @@ def release(model: Model) -> Model:
         )
     restore(model, *(name for name in _OVERRIDES if name in vars(model)))
     renew_train_function(model)
+    model.test_function = None
     return model
 
 

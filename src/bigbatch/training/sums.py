@@ -100,7 +100,8 @@ def _with_gradient(variables: list[Any], present: list[bool]) -> list[Any]:
     return [variable for variable, has_gradient in zip(variables, present) if has_gradient]
 
 
-def _additive(moments: Moments) -> tuple[Any, Any, Any]:
+def _additive(moments: Moments) -> Any:
+    """The sums of weights, of values and of squares."""
     weight, mean, variance = map(float64, moments)
     return weight, weight * mean, weight * (variance + tf.square(mean))
 
