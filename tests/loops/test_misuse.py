@@ -1,8 +1,5 @@
 """Misuse is refused in words that help, and changes nothing."""
 
-import subprocess
-import sys
-
 import big_batch
 import numpy as np
 import pytest
@@ -180,21 +177,6 @@ def test_making(case):
     variables, settings, error, message = MAKING[case]
     with pytest.raises(error, match=message):
         bigbatch.GradientAccumulator(variables, **settings)
-
-
-if big_batch.VERSION >= (2, 4):
-
-    def test_several_replicas_are_refused():
-        """In a process of its own, for logical devices are made once."""
-        code = """
-import bigbatch, tensorflow as tf
-device = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 2)
-with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-    bigbatch.GradientAccumulator([tf.Variable([1.0])])
-"""
-        done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, check=False)
-        assert b"AccumulationError: An accumulator serves one replica. Received: a strategy with 2 rep" in done.stderr
 
 
 def test_graph_mode_is_refused():

@@ -7,7 +7,7 @@ here may be newer; Keras is never imported.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable
+from typing import Any, Iterable
 
 import tensorflow as tf
 
@@ -22,14 +22,15 @@ from bigbatch.training.gradient_checks import (
     check_context,
     check_gradients,
     check_optimizer,
-    check_replicas,
     check_variables,
     check_weight,
     require,
     require_finite,
 )
 from bigbatch.training.gradient_sum import kind_of, sum_for
-from bigbatch.training.tally import DENSE, NOTHING, Tally
+from bigbatch.training.handing_over import build, hand_over, skips_by_itself, when
+from bigbatch.training.replicas import all_reduce, on_every_replica, seen_from_outside
+from bigbatch.training.tally import DENSE, NOTHING, Counts, Tally
 from bigbatch.training.tensorflow_private import as_written, compiled_by_xla
 
 _CHOICES = ("propagate", "skip_update", "skip_micro_batch", "raise")
@@ -76,6 +77,7 @@ class GradientAccumulator(tf.Module):
             remedy = 'Use "propagate" to hand what is not finite to the optimizer.'
             raise ValueError(describe(f"`nonfinite` must be one of {choices}.", f"nonfinite={nonfinite!r}", remedy))
         self._nonfinite = nonfinite
+        self._strategy = tf.distribute.get_strategy()
         self._plan = _Plan(variables)
         # Also where the first call of a traced function makes it.
         with tf.init_scope():
@@ -84,15 +86,20 @@ class GradientAccumulator(tf.Module):
 
     @property
     def weight(self) -> Any:
-        """The summed weight since the last reset: a number, or a tensor where it is traced."""
-        return float(self._tally.counts.numpy()[0]) if tf.executing_eagerly() else self._tally.weight()
+        """The summed weight since the last reset: a number, or a tensor where it is traced. A replica knows its own."""
+        with seen_from_outside(self._strategy):
+            weight = self._tally.read().weight()
+        return float(weight) if tf.executing_eagerly() else weight
 
     @property
     def num_added(self) -> Any:
         """How often `add` was called since the last reset: a number, or a tensor where it is traced."""
-        return int(self._tally.counts.numpy()[1]) if tf.executing_eagerly() else self._tally.num_added()
+        with seen_from_outside(self._strategy):
+            number = self._tally.read().num_added()
+        return int(number) if tf.executing_eagerly() else number
 
     @as_written
+    @on_every_replica
     def add(self, gradients: Iterable[Any], weight: Any = 1) -> None:
         """Adds the gradients of one micro-batch.
 
@@ -101,7 +108,6 @@ class GradientAccumulator(tf.Module):
             weight: what the micro-batch's loss divided by: its samples, its valid tokens or its summed sample weights.
                 The default suits micro-batches of equal size.
         """
-        check_replicas()
         gradients = check_gradients(gradients, self._plan.signatures)
         weight = check_weight(weight)
         checks = [weight] if tf.is_tensor(weight) else []
@@ -110,19 +116,19 @@ class GradientAccumulator(tf.Module):
         self._plan.note(gradients)
         with tf.control_dependencies(checks):
             if self._nonfinite == "skip_micro_batch":
-                _when(all_finite(gradients), lambda: self._add(gradients, weight), self._tally.skip)
+                when(all_finite(gradients), lambda: self._add(gradients, weight), self._tally.skip)
             else:
                 self._add(gradients, weight)
 
     @as_written
+    @on_every_replica
     def gradients(self) -> list[Any]:
         """The weighted mean of what was added, `None` where no gradient came; a mean of rows has each row once."""
-        if tf.executing_eagerly() and not any(self._recorded_kinds()):
-            return [None] * len(self._sums)
-        kinds = self._window_kinds()
-        return self._means(kinds, self._require_window(kinds))
+        kinds = self._recorded_kinds(self._counts()) if tf.executing_eagerly() else self._window_kinds()
+        return self._means(kinds)[0] if any(kinds) else [None] * len(self._sums)
 
     @as_written
+    @on_every_replica
     def apply(self, optimizer: Any) -> None:
         """Hands the weighted mean to the optimizer, once, and resets.
 
@@ -130,31 +136,23 @@ class GradientAccumulator(tf.Module):
             optimizer: any object with `apply_gradients`: of Keras 3, `tf_keras`, `tf.compat.v1.train` or your own.
         """
         variables = self._plan.variables
-        check_replicas()
         check_optimizer(optimizer, variables)
         kinds = self._window_kinds()
-        checks = self._require_window(kinds)
         if not any(kinds):
+            self._require_window(self._counts(), kinds)
             raise AccumulationError(NO_GRADIENT)
-        gradients = self._means(kinds, checks)
-
-        _build(optimizer, variables)
-
-        def update() -> None:
-            optimizer.apply_gradients(list(zip(gradients, variables)))
-
+        gradients, weight, checks = self._means(kinds)
+        build(optimizer, variables)
         # What an optimizer does without looking at gradients (counting, weight decay) must wait for the checks, too.
         with tf.control_dependencies(checks):
-            if self._nonfinite in ("propagate", "raise") or _skips_by_itself(optimizer):
-                update()
-            else:
-                _when(self._is_usable(gradients), update, lambda: None)
+            hand_over(optimizer, gradients, variables, self._condition(optimizer, gradients, weight))
             self._reset(kinds)
 
     @as_written
+    @on_every_replica
     def reset(self) -> None:
         """Forgets what was added."""
-        self._reset(self._recorded_kinds() if tf.executing_eagerly() else [DENSE] * len(self._sums))
+        self._reset(self._recorded_kinds(self._tally.read()) if tf.executing_eagerly() else [DENSE] * len(self._sums))
 
     def _add(self, gradients: list[Any], weight: Any) -> None:
         def add_up() -> None:
@@ -164,15 +162,27 @@ class GradientAccumulator(tf.Module):
 
         # What weighs nothing adds nothing, not even a NaN: the mean over no valid token is 0/0.
         if not isinstance(weight, float):
-            _when(weight > 0, add_up, lambda: None)
+            when(weight > 0, add_up)
         elif weight > 0:
             add_up()
         self._tally.add(weight, [kind_of(gradient) for gradient in gradients])
 
-    def _means(self, kinds: list[int], checks: list[Any]) -> list[Any]:
+    def _counts(self) -> Counts:
+        """Those of all replicas."""
+        return Counts(all_reduce([self._tally.read().vector])[0])
+
+    def _means(self, kinds: list[int]) -> tuple[list[Any], Any, list[Any]]:
+        """The means over all replicas, their weight, and what must hold before they are used."""
+        read = [gradient_sum.read(kind) for gradient_sum, kind in zip(self._sums, kinds)]
+        vector, *present = all_reduce([self._tally.read().vector, *(total for total in read if total is not None)])
+        totals = iter(present)
+        counts = Counts(vector)
+        checks = self._require_window(counts, kinds)
         with tf.control_dependencies(checks):
-            weight = self._tally.weight()
-        return [gradient_sum.mean(weight, kind) for gradient_sum, kind in zip(self._sums, kinds)]
+            weight = tf.identity(counts.weight())
+        of_each = [next(totals) if kind else None for kind in kinds]
+        means = [gradient_sum.mean(total, weight) for gradient_sum, total in zip(self._sums, of_each)]
+        return means, weight, checks
 
     def _reset(self, kinds: list[int]) -> None:
         for gradient_sum, kind in zip(self._sums, kinds):
@@ -181,30 +191,39 @@ class GradientAccumulator(tf.Module):
 
     def _window_kinds(self) -> list[int]:
         """Which variables have gradients: decided now, in plain Python, also while tracing."""
-        with tf.init_scope():
-            recorded = self._recorded_kinds()
-        if tf.executing_eagerly() and any(recorded):
-            return recorded
+        if tf.executing_eagerly():
+            recorded = self._recorded_kinds(self._counts())
+            if any(recorded):
+                return recorded
+        elif self._strategy.num_replicas_in_sync == 1:
+            with tf.init_scope():
+                recorded = self._recorded_kinds(self._tally.read())
+        else:
+            # A replica cannot ask the others while it is traced: only what `add` has met here is known.
+            recorded = self._plan.kinds
         # Traced, or every micro-batch of the window was skipped.
         kinds = [max(pair) for pair in zip(recorded, self._plan.kinds)]
         return [DENSE if kind else NOTHING for kind in kinds] if compiled_by_xla() else kinds
 
-    def _recorded_kinds(self) -> list[int]:
-        return self._tally.kinds().numpy().tolist()
+    def _recorded_kinds(self, counts: Counts) -> list[int]:
+        return counts.kinds().numpy().tolist()
 
-    def _require_window(self, kinds: list[int]) -> list[Any]:
-        checks = require(self._tally.num_added() > 0, EMPTY)
+    def _require_window(self, counts: Counts, kinds: list[int]) -> list[Any]:
+        checks = require(counts.num_added() > 0, EMPTY)
         if self._nonfinite != "skip_micro_batch":
-            checks += require(self._tally.weight() > 0, WEIGHTLESS)
+            checks += require(counts.weight() > 0, WEIGHTLESS)
         if not tf.executing_eagerly():
-            came = self._tally.kinds()
+            came = counts.kinds()
             as_traced = tf.logical_and(tf.equal(came > 0, tf.constant(kinds) > 0), came <= kinds)
-            nothing_left = tf.equal(self._tally.weight(), 0)
+            nothing_left = tf.equal(counts.weight(), 0)
             checks += require(tf.logical_or(nothing_left, tf.reduce_all(as_traced)), OTHER_VARIABLES)
         return checks
 
-    def _is_usable(self, gradients: list[Any]) -> Any:
-        return all_finite(gradients) if self._nonfinite == "skip_update" else self._tally.weight() > 0
+    def _condition(self, optimizer: Any, gradients: list[Any], weight: Any) -> Any:
+        """Whether to update, or `None` for always."""
+        if self._nonfinite in ("propagate", "raise") or skips_by_itself(optimizer):
+            return None
+        return all_finite(gradients) if self._nonfinite == "skip_update" else weight > 0
 
 
 class _Plan:
@@ -217,28 +236,3 @@ class _Plan:
 
     def note(self, gradients: list[Any]) -> None:
         self.kinds = [max(kind, kind_of(gradient)) for kind, gradient in zip(self.kinds, gradients)]
-
-
-def _when(condition: Any, do: Callable[[], None], otherwise: Callable[[], None]) -> None:
-    def branch(act: Callable[[], None]) -> Callable[[], Any]:
-        def run() -> Any:
-            act()
-            return tf.constant(True)
-
-        return run
-
-    tf.cond(condition, branch(do), branch(otherwise))
-
-
-def _skips_by_itself(optimizer: Any) -> bool:
-    """Whether it is a loss-scale optimizer, which must see what is not finite to lower its scale."""
-    scales = hasattr(optimizer, "dynamic_scale") or getattr(optimizer, "dynamic", False)
-    return hasattr(optimizer, "inner_optimizer") and scales
-
-
-def _build(optimizer: Any, variables: tuple[Any, ...]) -> None:
-    # Nothing may be created inside a conditional, nor behind an assertion.
-    is_built = getattr(optimizer, "built", False) or getattr(optimizer, "_built", False)
-    if hasattr(optimizer, "build") and not is_built:
-        with tf.init_scope():
-            optimizer.build(list(variables))

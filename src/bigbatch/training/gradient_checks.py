@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
+from bigbatch.training import replicas
 from bigbatch.training.tensorflow_private import compiled_by_xla
 
 
@@ -54,14 +55,9 @@ def check_context() -> None:
         if not tf.executing_eagerly():
             remedy = "Call `tf.compat.v1.enable_eager_execution()` when the program starts."
             raise AccumulationError(describe("An accumulator needs eager execution.", "a TensorFlow 1 graph", remedy))
-    check_replicas()
-
-
-def check_replicas() -> None:
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    if replicas > 1:
-        received, remedy = f"a strategy with {replicas} replicas", "Train on one device."
-        raise AccumulationError(describe("An accumulator serves one replica.", received, remedy))
+    if replicas.number() > 1 and tf.distribute.get_replica_context() is not None:
+        remedy = "Make it inside of `with strategy.scope():`, before `strategy.run`."
+        raise AccumulationError(describe("An accumulator must be made outside of the replicas.", "a replica", remedy))
 
 
 def check_variables(variables: Any) -> tuple[Any, ...]:

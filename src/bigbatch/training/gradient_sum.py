@@ -14,8 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from bigbatch.training import replicas
 from bigbatch.training.gradients import sum_dtype
-from bigbatch.training.tally import DENSE, NOTHING, ROWS
+from bigbatch.training.tally import DENSE, NOTHING, ROWS, summed_variable
 
 
 def kind_of(gradient: Any) -> int:
@@ -25,7 +26,10 @@ def kind_of(gradient: Any) -> int:
 
 
 def sum_for(variable: Any) -> GradientSum:
-    return (LargestGradient if getattr(variable, "overwrite_with_gradient", False) else GradientSum)(variable)
+    if not getattr(variable, "overwrite_with_gradient", False):
+        return GradientSum(variable)
+    replicas.refuse_float8(variable)
+    return LargestGradient(variable)
 
 
 class GradientSum(tf.Module):
@@ -36,8 +40,8 @@ class GradientSum(tf.Module):
         self._dtype = tf.as_dtype(variable.dtype)
         self._total_dtype = sum_dtype(self._dtype)
         self._shape = [int(size) for size in variable.shape]
-        self.total = tf.Variable(self._zeros(), trainable=False, name="total")
-        self.touched = tf.Variable(self._untouched(), trainable=False, name="touched")
+        self.total = summed_variable(self._zeros(), "total")
+        self.touched = summed_variable(self._untouched(), "touched")  # a number, for a sum over replicas
 
     def add(self, gradient: Any, weight: Any) -> None:
         """Adds a gradient that is not `None`; the weight is a float, or a scalar where it is traced."""
@@ -48,20 +52,27 @@ class GradientSum(tf.Module):
         if isinstance(gradient, tf.IndexedSlices):
             rows = self._wide(gradient.values) * weight
             tf.raw_ops.ResourceScatterAdd(resource=self.total.handle, indices=gradient.indices, updates=rows)
-            tf.raw_ops.ResourceScatterUpdate(resource=self.touched.handle, indices=gradient.indices, updates=True)
+            tf.raw_ops.ResourceScatterUpdate(resource=self.touched.handle, indices=gradient.indices, updates=1.0)
         else:
             # One pass and no temporary, where `assign_add(weight * gradient)` needs both.
             tf.raw_ops.ResourceApplyGradientDescent(var=self.total.handle, alpha=-weight, delta=self._wide(gradient))
 
-    def mean(self, weight: Any, kind: int) -> Any:
-        """The sum over `weight`, as a gradient of the given kind and of the variable's own dtype."""
+    def read(self, kind: int) -> Any:
+        """The sum as a gradient of the given kind."""
         if kind == NOTHING:
             return None
         if kind == DENSE:
-            return self._divided(tf.identity(self.total), weight)
+            return tf.identity(self.total)
         indices = self._touched_rows()
-        rows = self._divided(tf.gather(self.total, indices), weight)
-        return tf.IndexedSlices(rows, indices, dense_shape=tf.constant(self._shape, tf.int64))
+        return tf.IndexedSlices(tf.gather(self.total, indices), indices, tf.constant(self._shape, tf.int64))
+
+    def mean(self, total: Any, weight: Any) -> Any:
+        """A sum that was read, over `weight`, in the variable's own dtype."""
+        if isinstance(total, tf.IndexedSlices):
+            rows = self._divided(total.values, weight)
+            rows.set_shape([None, *self._shape[1:]])  # not known of rows that came from other replicas
+            return tf.IndexedSlices(rows, total.indices, total.dense_shape)
+        return None if total is None else self._divided(total, weight)
 
     def reset(self, kind: int) -> None:
         if kind == DENSE:
@@ -77,7 +88,7 @@ class GradientSum(tf.Module):
         return gradient if gradient.dtype == self._total_dtype else tf.cast(gradient, self._total_dtype)
 
     def _touched_rows(self) -> Any:
-        return tf.where(self.touched)[:, 0]
+        return tf.where(tf.identity(self.touched) > 0)[:, 0]
 
     def _divided(self, total: Any, weight: Any) -> Any:
         return tf.cast(total / tf.cast(weight, self._total_dtype), self._dtype)
@@ -86,7 +97,7 @@ class GradientSum(tf.Module):
         return tf.zeros(self._shape, self._total_dtype)
 
     def _untouched(self) -> Any:
-        return tf.zeros(self._shape[:1], tf.bool)
+        return tf.zeros(self._shape[:1], tf.float32)
 
 
 class LargestGradient(GradientSum):

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from bigbatch.training import replicas
+
 
 class Largest(NamedTuple):
     """The running maximum of a value that replaces its variable (float8 scales), for which no mean makes sense."""
@@ -26,6 +28,7 @@ def sum_dtype(dtype: Any) -> Any:
 def start(gradient: Any, weight: Any, variable: Any) -> Any:
     """The sum after the first micro-batch."""
     if getattr(variable, "overwrite_with_gradient", False):
+        replicas.refuse_float8(variable)
         return Largest(gradient)
     if isinstance(gradient, tf.IndexedSlices):
         rows = _scaled(gradient.values, weight)

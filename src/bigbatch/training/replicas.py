@@ -7,20 +7,24 @@ all replicas, once per update, and every replica goes on with the same ones:
     optimizer.apply(sums / weight)
 
 So clipping, the finite check of a loss-scale optimizer and pooled batch-norm statistics see the whole batch, and a
-replica weighs what it has: more, less or nothing.
+replica weighs what it has: more, less or nothing. Runs on Python 3.7 with TensorFlow 1.14 and later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, Callable, Iterator, TypeVar
 
-import keras
 import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.training import batches
+
+if TYPE_CHECKING:
+    import keras
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def number() -> int:
@@ -91,10 +95,78 @@ def alone() -> Iterator[None]:
 
 
 def all_reduce(parts: list[Any]) -> list[Any]:
-    """The sums over all replicas, on each of them: the strategy packs all parts of a dtype into one collective.
+    """The sums over all replicas, on each of them: one collective for all dense parts of a dtype.
 
     Context: replica, outside of any loop or condition.
     """
+    if number() == 1:
+        return parts
+    kinds = [(isinstance(part, tf.IndexedSlices), part.dtype) for part in parts]
+    sums: list[Any] = [None] * len(parts)
+    for kind in dict.fromkeys(kinds):
+        places = [place for place, each_kind in enumerate(kinds) if each_kind == kind]
+        for place, value in zip(places, _all_reduce_packed([parts[place] for place in places])):
+            sums[place] = value
+    return sums
+
+
+def _all_reduce_packed(parts: list[Any]) -> list[Any]:
+    """The strategy packs what it is given at a time; that must be of one dtype."""
     # Only what is on the same devices travels together, and what leaves a loop is on none yet.
-    placed = [tf.identity(part) for part in parts]
-    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed)
+    placed = [part if isinstance(part, tf.IndexedSlices) else tf.identity(part) for part in parts]
+    sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed)
+    return [_with_each_row_once(part) if isinstance(part, tf.IndexedSlices) else part for part in sums]
+
+
+def refuse_float8(variable: Any) -> None:
+    """On several replicas, refuses a variable that is overwritten with its gradient, which has no sum."""
+    if number() > 1:
+        raise AccumulationError(
+            describe(
+                "A variable that is overwritten with its gradient (float8) must train on one replica.",
+                f"{variable.path} on {number()} replicas",
+                "Train on one device, or without float8.",
+            )
+        )
+
+
+def on_every_replica(method: Method) -> Method:
+    """Lets a method of an object with a `_strategy` be called in any context: from outside, it runs on each replica."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = self._strategy
+        _require_made_in_scope(strategy)
+        if strategy.num_replicas_in_sync == 1 or _is_inside(strategy):
+            return method(self, *args, **kwargs)
+        run = strategy.run if hasattr(strategy, "run") else strategy.experimental_run_v2
+        return run(functools.partial(method, self), args=args, kwargs=kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def seen_from_outside(strategy: Any) -> Any:
+    """A context in which a variable is the sum over all replicas, unless this is one of them."""
+    return nullcontext() if strategy.num_replicas_in_sync == 1 or _is_inside(strategy) else strategy.scope()
+
+
+def _is_inside(strategy: Any) -> bool:
+    context = tf.distribute.get_replica_context()
+    return context is not None and context.strategy is strategy
+
+
+def _require_made_in_scope(strategy: Any) -> None:
+    if number() > 1 and strategy.num_replicas_in_sync == 1:
+        raise AccumulationError(
+            describe(
+                "An accumulator must be made in the scope of the strategy that it serves.",
+                f"one that was made outside, in a strategy of {number()} replicas",
+                "Make it inside of `with strategy.scope():`, before `strategy.run`.",
+            )
+        )
+
+
+def _with_each_row_once(rows: Any) -> Any:
+    indices, positions = tf.unique(rows.indices)
+    values = tf.math.unsorted_segment_sum(rows.values, positions, tf.size(indices))
+    return tf.IndexedSlices(values, indices, rows.dense_shape)

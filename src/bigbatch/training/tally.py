@@ -14,13 +14,19 @@ import tensorflow as tf
 NOTHING, ROWS, DENSE = 0, 1, 2
 
 
+def summed_variable(value: Any, name: str) -> Any:
+    """A variable whose value is the sum of the replicas' own; a checkpoint keeps the sum."""
+    synchronization, aggregation = tf.VariableSynchronization.ON_READ, tf.VariableAggregation.SUM
+    return tf.Variable(value, trainable=False, name=name, synchronization=synchronization, aggregation=aggregation)
+
+
 class Tally(tf.Module):
     """The vector `[weight, micro-batches, rows for variable 1, ..., dense for variable 1, ...]` of sums and counts."""
 
     def __init__(self, num_variables: int) -> None:
         super().__init__(name="tally")
         self._num_variables = num_variables
-        self.counts = tf.Variable(self._zeros(), trainable=False, name="counts")
+        self.counts = summed_variable(self._zeros(), "counts")
 
     def add(self, weight: Any, kinds: list[int]) -> None:
         """Counts one micro-batch; its weight is a float or a scalar of type float64."""
@@ -38,18 +44,27 @@ class Tally(tf.Module):
     def reset(self) -> None:
         self.counts.assign(self._zeros(), read_value=False)
 
-    def weight(self) -> Any:
-        return tf.identity(self.counts)[0]
-
-    def num_added(self) -> Any:
-        return tf.cast(tf.identity(self.counts)[1], tf.int64)
-
-    def kinds(self) -> Any:
-        rows, dense = tf.split(tf.identity(self.counts)[2:] > 0, 2)
-        return tf.where(dense, self._all(DENSE), tf.where(rows, self._all(ROWS), self._all(NOTHING)))
-
-    def _all(self, kind: int) -> Any:
-        return tf.fill([self._num_variables], kind)
+    def read(self) -> Counts:
+        """This replica's; outside of the replicas, the sums over all of them."""
+        return Counts(tf.identity(self.counts))
 
     def _zeros(self) -> Any:
         return tf.zeros([2 + 2 * self._num_variables], tf.float64)
+
+
+class Counts:
+    """What such a vector says."""
+
+    def __init__(self, vector: Any) -> None:
+        self.vector = vector
+
+    def weight(self) -> Any:
+        return self.vector[0]
+
+    def num_added(self) -> Any:
+        return tf.cast(tf.round(self.vector[1]), tf.int64)
+
+    def kinds(self) -> Any:
+        rows, dense = tf.split(self.vector[2:] > 0, 2)
+        nothing = tf.zeros_like(rows, tf.int32)
+        return tf.where(dense, nothing + DENSE, tf.where(rows, nothing + ROWS, nothing + NOTHING))
