@@ -10,7 +10,7 @@ demo: $(READY)  ## trains the same model plainly and accumulated, and compares
 	$(BIN)/python -m bigbatch.cli.demo
 
 test: $(READY)  ## runs the test suite
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-matrix: $(READY)  ## runs the tests of custom loops on TensorFlow 1.14 to the newest; ROWS chooses some
 	$(BIN)/python tests/matrix.py $(ROWS)

@@ -7,9 +7,10 @@ batch, to rounding.
     model.fit(x, y, batch_size=256)
     bigbatch.release(model)
 
-and, in a loop of your own, with `GradientAccumulator`, `windows` and `split`.
+and, in a loop of your own, with `GradientAccumulator`, `windows` and `split`; with several machines,
+`wait_for_workers`.
 
-This file, `bigbatch.core` and the three names above run on Python 3.7 with TensorFlow 1.14 and on all later ones; the
+This file, `bigbatch.core` and the four names above run on Python 3.7 with TensorFlow 1.14 and on all later ones; the
 others need Keras 3.
 """
 
@@ -24,9 +25,19 @@ if TYPE_CHECKING:
     from bigbatch.training.accumulator import GradientAccumulator
     from bigbatch.training.loops import split, windows
     from bigbatch.training.model import accumulate, release
+    from bigbatch.training.rendezvous import wait_for_workers
 
 __version__ = "0.1.0"
-__all__ = ["AccumulationError", "GradientAccumulator", "accumulate", "release", "schedules", "split", "windows"]
+__all__ = [
+    "AccumulationError",
+    "GradientAccumulator",
+    "accumulate",
+    "release",
+    "schedules",
+    "split",
+    "wait_for_workers",
+    "windows",
+]
 
 _HOME = {
     "AccumulationError": "bigbatch.core.errors",
@@ -34,6 +45,7 @@ _HOME = {
     "accumulate": "bigbatch.training.model",
     "release": "bigbatch.training.model",
     "split": "bigbatch.training.loops",
+    "wait_for_workers": "bigbatch.training.rendezvous",
     "windows": "bigbatch.training.loops",
 }
 _NEEDS_KERAS = ("accumulate", "release")

@@ -56,7 +56,8 @@ class Accumulation:
         model = self._model
 
         def test_step(data: Any) -> Any:
-            return tf.nest.map_structure(lambda log: tf.reshape(log, [1]), model.test_step(data))
+            with replicas.alone():
+                return tf.nest.map_structure(lambda log: tf.reshape(log, [1]), model.test_step(data))
 
         if not isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return type(model).make_test_function(model, force)
