@@ -1,7 +1,5 @@
 """`MultiWorkerMirroredStrategy` with real processes: equal to one device, and bit-identical among the workers."""
 
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -9,17 +7,12 @@ import cases
 import keras
 import numpy as np
 import pytest
+from launching import launched
 from oracle import record
 
 pytestmark = pytest.mark.xdist_group("workers")  # they train once, for all tests here
 PROGRAM = Path(__file__).with_name("train.py")
 CASES = {2: [*cases.CASES, "custom_loop"], 3: ["micro_batches", "one_worker_has_nothing", "windows", "custom_loop"]}
-
-
-def launch(num_workers, *words):
-    command = [sys.executable, "-m", "bigbatch", "launch", "--workers", str(num_workers), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +22,8 @@ def trained(tmp_path_factory):
     @cache
     def folder_of(num_workers):
         folder = tmp_path_factory.mktemp("workers")
-        launch(num_workers, PROGRAM, folder, *CASES[num_workers])
+        done = launched(num_workers, PROGRAM, folder, *CASES[num_workers])
+        assert done.returncode == 0, done.stderr[-3000:]
         return folder
 
     return folder_of
