@@ -15,6 +15,8 @@ from test_windows import CASES as WINDOWS
 from test_windows import SIZES, dataset, fit, joined
 
 import bigbatch
+from bigbatch.training.stream import Limit
+from bigbatch.training.update import Update
 
 layers = keras.layers
 
@@ -262,3 +264,54 @@ def test_a_mean_of_means_would_be_caught():
     assert_same(train_on(2, regression, plain), train(regression, plain))
     with pytest.raises(AssertionError):
         assert_same(train(build_in_scope, plain), train(regression, plain))
+
+
+@pytest.fixture
+def float32(float64):
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+
+
+def collectives(model, micro_batch_size):
+    """Dtype and length of every collective of one update of 16 samples, and how many others hide in functions."""
+    data = tf.data.Dataset.from_tensor_slices((X.astype("float32"), Y.astype("float32"))).batch(16)
+    iterator = iter(strategy(2).experimental_distribute_dataset(data))
+    update = Update(model, micro_batch_size, pool=True)
+    with strategy(2).scope():
+        traced = tf.function(update.on_window, autograph=False)
+        graph = traced.get_concrete_function(iterator, Limit(tf.constant(1), None), None).graph
+    found = [op.inputs[0] for op in graph.get_operations() if op.type.startswith("Collective")]
+    functions = graph.as_graph_def().library.function
+    hidden = [node for function in functions for node in function.node_def if node.op.startswith("Collective")]
+    return [(value.dtype.name, value.shape.num_elements()) for value in found], hidden
+
+
+@pytest.mark.parametrize("micro_batch_size", [8, 2, 1], ids=["1_micro_batch", "4_micro_batches", "8_micro_batches"])
+def test_the_gradients_travel_once_and_together(micro_batch_size, float32):
+    with strategy(2).scope():
+        model = bigbatch.accumulate(dense("mse"))  # without metrics, which travel by themselves
+    fit_arrays(X.astype("float32"), Y.astype("float32"))(model)
+    num_parameters = model.count_params()
+    # On each of two replicas: the weight, the loss with its weight and its samples; then all gradients.
+    once = [("float64", 4)] * 2 + [("float32", num_parameters)] * 2
+    assert collectives(model, micro_batch_size) == (sorted(once, reverse=True), [])
+
+
+def test_float32(float32):
+    def run(train):
+        keras.utils.set_random_seed(7)
+        return train()
+
+    def on_replicas():
+        with strategy(2).scope():
+            model = bigbatch.accumulate(regression(keras.optimizers.SGD(0.1)), micro_batch_size=4)
+        return fit_arrays(x, y, batch_size=29)(model).history, model.get_weights()
+
+    def on_one():
+        model = regression(keras.optimizers.SGD(0.1))
+        return fit_arrays(x, y, batch_size=29)(model).history, model.get_weights()
+
+    x, y = X.astype("float32"), Y.astype("float32")
+    (ours, our_weights), (theirs, their_weights) = run(on_replicas), run(on_one)
+    np.testing.assert_allclose(ours["mae"], theirs["mae"], rtol=1e-5)
+    assert max(np.abs(a - b).max() for a, b in zip(our_weights, their_weights, strict=True)) < 1e-6
