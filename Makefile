@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: demo test test-matrix check format bench clean
+.PHONY: demo test test-matrix check format bench example-ray clean
 
 demo: $(READY)  ## trains the same model plainly and accumulated, and compares
 	$(BIN)/python -m bigbatch.cli.demo
@@ -29,6 +29,11 @@ bench: $(READY)  ## prints time and memory against the bare loop
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/embedding.py
 	$(BIN)/python benchmarks/loops.py
+	$(BIN)/python benchmarks/distributed.py
+
+example-ray: $(READY)  ## installs Ray and trains with two of its workers
+	$(BIN)/python -m pip install --quiet --editable '.[ray]'
+	$(BIN)/python examples/ray_train.py
 
 clean:
 	rm -rf $(VENV) .matrix build dist

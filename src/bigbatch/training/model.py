@@ -9,6 +9,7 @@ import keras
 from bigbatch.core.errors import AccumulationError, describe, require_size
 from bigbatch.core.windows import BatchesPerUpdate, Windows
 from bigbatch.training import batch_norm as batch_norms
+from bigbatch.training import replicas
 from bigbatch.training.accumulation import Accumulation, renew_train_function
 from bigbatch.training.overriding import override, restore
 
@@ -57,7 +58,7 @@ def accumulate(
 
     Args:
         model: a Keras model; it is changed in place.
-        micro_batch_size: samples in memory at a time; `None` does not split batches.
+        micro_batch_size: samples in memory at a time, on each replica; `None` does not split batches.
         batches_per_update: batches that an update joins, or a callable from the number of updates made to it. The end
             of an epoch closes the window. `steps_per_epoch` counts updates.
         samples_per_update: an update joins batches until it has so many samples.
@@ -72,11 +73,13 @@ def accumulate(
 
     Raises:
         ValueError, TypeError: for arguments out of range; nothing has changed then.
-        AccumulationError: in `fit`, for a model whose update cannot be had from micro-batches.
+        AccumulationError: in `fit`, for a model whose update cannot be had from micro-batches; here, for one of a
+            `ParameterServerStrategy`.
 
     The promise stops at layers and losses that couple the samples of a batch: batch normalisation, contrastive losses.
     """
     _require_model(model)
+    replicas.require_together(model)
     require_size("micro_batch_size", micro_batch_size, off="train on whole batches")
     windows = Windows(batches_per_update, samples_per_update, learning_rate_rule)
     _require_batch_norm(batch_norm)

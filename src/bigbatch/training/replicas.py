@@ -40,6 +40,18 @@ def scope_of(model: keras.Model) -> Iterator[None]:
         yield
 
 
+def require_together(model: keras.Model) -> None:
+    """Refuses a strategy whose workers update at their own pace: there is no batch of all of them to be equal to."""
+    if isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy):
+        raise AccumulationError(
+            describe(
+                "An accumulated model must train on replicas that update together.",
+                f"{type(model.distribute_strategy).__name__}, whose workers do not wait for each other",
+                "Use `MirroredStrategy` or `MultiWorkerMirroredStrategy`.",
+            )
+        )
+
+
 def require_scope(model: keras.Model) -> None:
     """Refuses variables that replicas do not have copies of."""
     extended = model.distribute_strategy.extended
