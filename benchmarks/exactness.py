@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(path):
-    command = [sys.executable, "-m", "pytest", "-n", "2", "tests/training"]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "tests/training", "tests/distributed"]
     subprocess.run(command, cwd=ROOT, env=os.environ | {"BIGBATCH_ERRORS": str(path)}, check=True)
 
 

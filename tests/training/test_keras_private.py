@@ -98,3 +98,27 @@ def test_batch_norm_assigns_by_momentum():
     layer(x, training=True)
     np.testing.assert_allclose(layer.moving_mean, x.mean(0), rtol=1e-6)
     np.testing.assert_allclose(layer.moving_variance, x.var(0), rtol=1e-6)
+
+
+def test_moving_averages():
+    variable = keras.Variable([1.0])
+    optimizer = keras.optimizers.SGD(0.1, use_ema=True)
+    optimizer.build([variable])
+    assert [average.shape for average in keras_private.moving_averages(optimizer)] == [(1,)]
+
+
+@pytest.mark.parametrize("name", ["_all_reduce_sum_gradients", "_overwrite_model_variables_with_average_value"])
+def test_what_an_optimizer_does_for_replicas(name):
+    first, _ = inspect.signature(getattr(keras.optimizers.SGD, name)).parameters
+    assert first == "self"
+
+
+def test_what_is_built_before_training():
+    parameters = inspect.signature(keras.Model._maybe_symbolic_build).parameters
+    assert list(parameters) == ["self", "iterator", "data_batch"]
+
+
+def test_the_number_of_replicas_is_a_property_of_the_class():
+    extended = tf.distribute.get_strategy().extended
+    assert isinstance(type(extended)._num_replicas_in_sync, property)
+    assert tf.distribute.get_strategy().num_replicas_in_sync == extended._num_replicas_in_sync == 1
