@@ -167,6 +167,22 @@ def test_an_accumulator_from_outside_of_the_scope_is_refused():
         accumulator.add([tf.constant([1.0])])
 
 
+def test_an_optimizer_from_outside_of_the_scope_is_refused():
+    variable, _, accumulator = made()
+    optimizer = tf.keras.optimizers.SGD(0.5, momentum=0.9)
+    optimizer.apply_gradients([(tf.constant([1.0]), tf.Variable([1.0]))])  # which makes its variables
+    run(lambda: accumulator.add([tf.constant([1.0, 2.0])]))
+    with pytest.raises(bigbatch.AccumulationError, match="in the scope of their strategy"):
+        accumulator.apply(optimizer)
+    assert tf.identity(variable).numpy().tolist() == [1.0, 2.0]
+
+
+def test_adding_from_outside_of_the_replicas_is_refused():
+    _, _, accumulator = made()
+    with pytest.raises(bigbatch.AccumulationError, match="`add` must be called in a replica"):
+        accumulator.add([tf.constant([1.0, 2.0])])
+
+
 def test_an_accumulator_of_one_replica_is_refused():
     with strategy().scope(), pytest.raises(bigbatch.AccumulationError, match="outside of the replicas"):
         run(lambda: bigbatch.GradientAccumulator([tf.Variable([1.0])]))

@@ -181,8 +181,37 @@ def test_a_model_that_was_built_outside_of_the_scope_is_refused():
     with strategy(2).scope():
         model = bigbatch.accumulate(raw(), micro_batch_size=2)
     model.build((None, 6))
-    with pytest.raises(bigbatch.AccumulationError, match=r"built in the scope.*dense.*kernel"):
+    with pytest.raises(bigbatch.AccumulationError, match=r"built in the scope.*kernel"):
         fit_arrays(X, Y)(model)
+
+
+def test_an_optimizer_that_was_made_outside_of_the_scope_is_refused():
+    """Its variables would be moved once by every replica."""
+    with strategy(2).scope():
+        model = bigbatch.accumulate(dense("mse"), micro_batch_size=2)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss="mse")
+    with pytest.raises(bigbatch.AccumulationError, match=r"the optimizer SGD, made outside of MirroredStrategy"):
+        fit_arrays(X, Y)(model)
+
+
+def test_an_optimizer_that_is_not_built_is_refused():
+    with strategy(2).scope():
+        model = raw()
+        model.build((None, 6))
+        model.second = keras.optimizers.Adam(0.1, name="second")
+        bigbatch.accumulate(model, micro_batch_size=2)
+    with pytest.raises(bigbatch.AccumulationError, match=r"the optimizer second, which is not built yet"):
+        fit_arrays(X, Y)(model)
+
+
+def test_train_on_batch_deals_the_batch_to_the_replicas():
+    def fit_by_hand(model):
+        for _ in range(3):
+            logs = model.train_on_batch(X[:11], Y[:11], return_dict=True)
+        return keras.callbacks.History() if not logs else model.fit(X[:11], Y[:11], epochs=1, verbose=0, batch_size=11)
+
+    build = lambda: regression(keras.optimizers.SGD(0.1))  # noqa: E731
+    assert_same(train_on(2, build, fit_by_hand, micro_batch_size=2), train(build, fit_by_hand))
 
 
 def test_synchronized_batch_norm_is_refused():

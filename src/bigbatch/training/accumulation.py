@@ -72,7 +72,8 @@ class Accumulation:
         if model.distribute_strategy.num_replicas_in_sync == 1:
             on_batches = self._on_batches(update, micro_batch_size)
         else:
-            replicas.require_scope(model)
+            replicas.require_scope(model.distribute_strategy, model.variables)
+            optimizers.require_built(model)
             batch_norm.refuse_synchronized(model)
         on_window = update.on_window
         if not model.run_eagerly:
@@ -82,6 +83,8 @@ class Accumulation:
             if on_batches and (self._windows.are_batches or not isinstance(iterator, tf.data.Iterator)):
                 self._progress.num_batches += model.steps_per_execution
                 return on_batches(iterator)
+            if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+                iterator = replicas.dealt(model, next(iterator))  # of `train_on_batch`
             return self._train_on_windows(on_window, iterator)
 
         return train_function
@@ -117,9 +120,11 @@ class Accumulation:
         Keras takes the mean over replicas instead: it fails for parts of unequal size and for several workers, and its
         sum is written over the part of the first replica, which may be memory of a NumPy array.
         """
-        if iterator is not None and self._model.distribute_strategy.num_replicas_in_sync > 1:
-            with replicas.scope_of(self._model):
-                data_batch, iterator = replicas.of_first(next(next(iter(iterator))[2])), None
+        if self._model.distribute_strategy.num_replicas_in_sync > 1:
+            optimizers.require_scope(self._model)
+            if iterator is not None:
+                with replicas.scope_of(self._model):
+                    data_batch, iterator = replicas.of_first(next(next(iter(iterator))[2])), None
         type(self._model)._maybe_symbolic_build(self._model, iterator=iterator, data_batch=data_batch)
 
     def _num_updates(self) -> int:

@@ -29,7 +29,7 @@ from bigbatch.training.gradient_checks import (
 )
 from bigbatch.training.gradient_sum import kind_of, sum_for
 from bigbatch.training.handing_over import build, hand_over, skips_by_itself, when
-from bigbatch.training.replicas import all_reduce, on_every_replica, seen_from_outside
+from bigbatch.training.replicas import all_reduce, in_a_replica, on_every_replica, seen_from_outside
 from bigbatch.training.tally import DENSE, NOTHING, Counts, Tally
 from bigbatch.training.tensorflow_private import as_written, compiled_by_xla
 
@@ -99,7 +99,7 @@ class GradientAccumulator(tf.Module):
         return int(number) if tf.executing_eagerly() else number
 
     @as_written
-    @on_every_replica
+    @in_a_replica
     def add(self, gradients: Iterable[Any], weight: Any = 1) -> None:
         """Adds the gradients of one micro-batch.
 

@@ -140,6 +140,8 @@ def check_optimizer(optimizer: Any, variables: tuple[Any, ...]) -> None:
         received = f"optimizer={optimizer!r}"
         remedy = "Use an optimizer of Keras or of `tf.compat.v1.train`, or write the method."
         raise TypeError(describe("`optimizer` must have a method `apply_gradients`.", received, remedy))
+    if replicas.number() > 1:
+        _check_scope(optimizer)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     known = _indices(inner)
     unknown = [variable for variable in variables if inner._var_key(variable) not in known] if known else []
@@ -147,6 +149,14 @@ def check_optimizer(optimizer: Any, variables: tuple[Any, ...]) -> None:
         received = f"an optimizer that does not know `{name_of(unknown[0])}`"
         remedy = "Make a new optimizer for these variables, or call its `build` with all variables first."
         raise ValueError(describe("`optimizer` must be built for the accumulator's variables.", received, remedy))
+
+
+def _check_scope(optimizer: Any) -> None:
+    strategy = tf.distribute.get_strategy()
+    if getattr(optimizer, "_distribution_strategy", strategy) is not strategy:
+        replicas.refuse_outside(f"an optimizer made outside of {type(strategy).__name__}")
+    owned = getattr(optimizer, "variables", [])
+    replicas.require_scope(strategy, owned() if callable(owned) else owned)
 
 
 def _indices(optimizer: Any) -> Any:

@@ -79,6 +79,11 @@ def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
+def strategy_of(optimizer: keras.optimizers.Optimizer) -> Any:
+    """The strategy in whose scope it was made: elsewhere, every replica would apply to the same variables."""
+    return optimizer._distribution_strategy
+
+
 def moving_averages(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     """The averages of an optimizer with `use_ema`, one per trainable variable."""
     return list(optimizer._model_variables_moving_average)

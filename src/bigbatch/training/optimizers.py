@@ -53,6 +53,22 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     return list(found.values())
 
 
+def require_scope(model: keras.Model) -> None:
+    """Refuses optimizers that do not belong to the strategy of the model."""
+    strategy = model.distribute_strategy
+    for optimizer in optimizers_of(model):
+        if keras_private.strategy_of(optimizer) is not strategy:
+            replicas.refuse_outside(f"the optimizer {optimizer.name}, made outside of {type(strategy).__name__}")
+        replicas.require_scope(strategy, optimizer.variables)
+
+
+def require_built(model: keras.Model) -> None:
+    """Refuses optimizers that a replica would have to build."""
+    for optimizer in optimizers_of(model):
+        if not optimizer.built:
+            replicas.refuse_outside(f"the optimizer {optimizer.name}, which is not built yet")
+
+
 def _find(value: Any) -> Iterator[keras.optimizers.Optimizer]:
     if isinstance(value, keras.optimizers.Optimizer):
         yield value

@@ -18,6 +18,7 @@ from bigbatch.core.errors import describe
 
 _GO = b"go\n"
 _RETRY_SECONDS = 0.2
+_HELLO_SECONDS = 1.0
 
 
 class _Cluster(NamedTuple):
@@ -25,6 +26,7 @@ class _Cluster(NamedTuple):
 
     names: list[str]
     addresses: list[str]
+    port: int  # of the first
     me: int
 
     def describe(self, index: int) -> str:
@@ -43,8 +45,12 @@ def wait_for_workers(seconds: float = 60.0) -> None:
         seconds: how long to wait.
 
     Raises:
+        ValueError: for `seconds` that are none, and a `TF_CONFIG` that makes no sense.
         TimeoutError: with the name and the address of every worker that has not come.
     """
+    if not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+        remedy = "Use 60 for a minute."
+        raise ValueError(describe("`seconds` must be a positive number.", f"seconds={seconds!r}", remedy))
     cluster = _cluster(os.environ.get("TF_CONFIG", ""))
     if cluster is None or len(cluster.names) < 2:
         return
@@ -61,28 +67,43 @@ def wait_for_workers(seconds: float = 60.0) -> None:
 
 
 def _cluster(text: str) -> _Cluster | None:
-    config = json.loads(text) if text else {}
-    jobs = {job: config.get("cluster", {}).get(job, []) for job in ("chief", "worker")}
-    tasks = [(job, index) for job, addresses in jobs.items() for index in range(len(addresses))]
-    task = config.get("task", {})
-    me = (task.get("type"), int(task.get("index", 0)))
-    if me not in tasks:  # an evaluator, say, which trains with nobody
+    """`None` for who trains with nobody: no cluster, or an evaluator."""
+    if not text:
         return None
-    return _Cluster([f"{job} {index}" for job, index in tasks], [*jobs["chief"], *jobs["worker"]], tasks.index(me))
+    try:
+        config = json.loads(text)
+        jobs = {job: list(config.get("cluster", {}).get(job, [])) for job in ("chief", "worker")}
+        tasks = [(job, index) for job, addresses in jobs.items() for index in range(len(addresses))]
+        addresses = [*jobs["chief"], *jobs["worker"]]
+        task = config.get("task", {"type": "worker", "index": 0})
+        if task["type"] not in jobs or not tasks:
+            return None
+        me = tasks.index((task["type"], int(task["index"])))
+        ports = [int(address.rsplit(":", 1)[1]) for address in addresses]
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        expected = "TF_CONFIG must name this task and a cluster of `host:port` addresses."
+        remedy = (
+            "See https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable."
+        )
+        raise ValueError(describe(expected, f"TF_CONFIG={text!r}", remedy)) from error
+    return _Cluster([f"{job} {index}" for job, index in tasks], addresses, ports[0], me)
 
 
 def _gather(cluster: _Cluster, deadline: float) -> list[int]:
     """The first worker: listens until all others have said who they are. Returns who has not."""
     others = set(range(1, len(cluster.names)))
     with ExitStack() as stack:
-        server = stack.enter_context(_listen(_port(cluster)))
+        server = stack.enter_context(_listen(cluster))
         peers: dict[int, socket.socket] = {}
         while set(peers) != others and time.monotonic() < deadline:
             server.settimeout(_left(deadline))
             with suppress(OSError, ValueError):
                 peer = stack.enter_context(server.accept()[0])
+                peer.settimeout(_HELLO_SECONDS)  # somebody who only looks whether the port is open says nothing
+                index = int(peer.makefile().readline())
                 peer.settimeout(_left(deadline))
-                peers[int(peer.makefile().readline())] = peer
+                if index in others:
+                    peers[index] = peer
         if set(peers) != others:
             return sorted(others - set(peers))
         for peer in peers.values():
@@ -95,7 +116,7 @@ def _gather(cluster: _Cluster, deadline: float) -> list[int]:
 
 def _report(cluster: _Cluster, deadline: float) -> list[int]:
     """Any other worker: says who it is until the first one has heard of all. Returns the first if it never has."""
-    address = cluster.addresses[0].rsplit(":", 1)[0], _port(cluster)
+    address = cluster.addresses[0].rsplit(":", 1)[0], cluster.port
     while time.monotonic() < deadline:
         with suppress(OSError), socket.create_connection(address, _left(deadline)) as leader:
             leader.sendall(f"{cluster.me}\n".encode())
@@ -106,16 +127,18 @@ def _report(cluster: _Cluster, deadline: float) -> list[int]:
     return [0]
 
 
-def _listen(port: int) -> socket.socket:
+def _listen(cluster: _Cluster) -> socket.socket:
     server = socket.socket()
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind(("", port))
+    try:
+        server.bind(("", cluster.port))
+    except OSError as error:
+        server.close()
+        expected = "The first worker must be able to listen on its own port."
+        remedy = "End what uses the port, or choose another in TF_CONFIG."
+        raise OSError(describe(expected, f"{cluster.addresses[0]}: {error}", remedy)) from error
     server.listen()
     return server
-
-
-def _port(cluster: _Cluster) -> int:
-    return int(cluster.addresses[0].rsplit(":", 1)[1])
 
 
 def _left(deadline: float) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Callable, Iterator, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, TypeVar
 
 import tensorflow as tf
 
@@ -52,18 +52,22 @@ def require_together(model: keras.Model) -> None:
         )
 
 
-def require_scope(model: keras.Model) -> None:
-    """Refuses variables that replicas do not have copies of."""
-    extended = model.distribute_strategy.extended
-    strangers = [v.path for v in model.variables if not extended.variable_created_in_scope(v.value)]
+def require_scope(strategy: Any, variables: Iterable[Any]) -> None:
+    """Refuses variables that replicas do not have copies of. A variable of Keras 3 holds that of TensorFlow."""
+    held = [getattr(variable, "_value", variable) for variable in variables]
+    strangers = [each.name for each in held if not strategy.extended.variable_created_in_scope(each)]
     if strangers:
-        raise AccumulationError(
-            describe(
-                "A model that trains on several replicas must be built in the scope of their strategy.",
-                f"{', '.join(strangers)}, made outside of {type(model.distribute_strategy).__name__}",
-                "Make and build the model, and compile it, inside of `with strategy.scope():`.",
-            )
+        refuse_outside(f"{', '.join(strangers[:3])}, made outside of {type(strategy).__name__}")
+
+
+def refuse_outside(received: str) -> None:
+    raise AccumulationError(
+        describe(
+            "What trains on several replicas must be made and built in the scope of their strategy.",
+            received,
+            "Make and build model and optimizers, and compile, inside of `with strategy.scope():`.",
         )
+    )
 
 
 def each(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -140,6 +144,27 @@ def refuse_float8(variable: Any) -> None:
                 "Train on one device, or without float8.",
             )
         )
+
+
+def dealt(model: keras.Model, batch: Any) -> Any:
+    """An iterator over one batch that the strategy deals to its replicas, as it deals those of a dataset."""
+    present = tuple(part for part in batch if part is not None)
+    return iter(model.distribute_strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(present)))
+
+
+def in_a_replica(method: Method) -> Method:
+    """Refuses to run a method of an object with a `_strategy` outside of its replicas."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        strategy = self._strategy
+        _require_made_in_scope(strategy)
+        if strategy.num_replicas_in_sync > 1 and not _is_inside(strategy):
+            name, remedy = method.__name__, "Call it in the function that you hand to `strategy.run`."
+            raise AccumulationError(describe(f"`{name}` must be called in a replica.", "a call from outside", remedy))
+        return method(self, *args, **kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 def on_every_replica(method: Method) -> Method:
