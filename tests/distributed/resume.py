@@ -8,23 +8,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import tensorflow as tf
-
 import bigbatch
 
-bigbatch.wait_for_workers(60)
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-from fuse import Fuse  # noqa: E402
+def main(folder, *kill_at):
+    bigbatch.wait_for_workers(60)
+    import tensorflow as tf
 
-WORKER = strategy.cluster_resolver.task_id
-fuse = Fuse(*map(int, sys.argv[2:])) if WORKER == 1 else Fuse()
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    import keras
+    import numpy as np
+    from fuse import Fuse
 
-
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+    worker = strategy.cluster_resolver.task_id
+    fuse = Fuse(*map(int, kill_at)) if worker == 1 else Fuse()
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 6)).astype("float32"), rng.normal(size=(60, 2)).astype("float32")
     keras.utils.set_random_seed(1)
@@ -34,9 +31,14 @@ if __name__ == "__main__":
         model.compile(keras.optimizers.Adam(0.05, use_ema=True), loss="mse")
         bigbatch.accumulate(model, micro_batch_size=3)
     # Workers share nothing, so that each needs a folder of its own.
-    backup = keras.callbacks.BackupAndRestore(folder / f"backup-{WORKER}", delete_checkpoint=False)
+    backup = keras.callbacks.BackupAndRestore(Path(folder) / f"backup-{worker}", delete_checkpoint=False)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(12)
     history = model.fit(dataset, epochs=3, verbose=0, callbacks=[backup]).history
-    np.savez(folder / f"weights-{WORKER}.npz", *(v.numpy() for v in model.variables + model.optimizer.variables))
+    variables = model.variables + model.optimizer.variables
+    np.savez(Path(folder) / f"weights-{worker}.npz", *(variable.numpy() for variable in variables))
     updates, epochs, loss = int(model.optimizer.iterations.numpy()), len(history["loss"]), history["loss"][-1]
     print(f"updates {updates}, epochs in this run {epochs}, forward passes {fuse.passes}, loss {loss:.9f}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
