@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -68,11 +69,17 @@ def run(command, *, stderr=subprocess.PIPE, text=True, **environment):
 def started(command):
     """A running command; killed if the test has failed before its end."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, env=ENVIRONMENT) as process:
+    with subprocess.Popen(command, **pipes, text=True, env=ENVIRONMENT, preexec_fn=_hear_signals) as process:
         try:
             yield process
         finally:
             process.kill()
+
+
+def _hear_signals():
+    # Who runs the tests in the background, or under `nohup`, hands down that signals are ignored.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def read_until(stream, expected):
