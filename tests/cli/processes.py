@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,6 +18,14 @@ sys.exit(launch(sys.argv[2:], num_workers=2, grace_seconds=float(sys.argv[1])))
 # Whoever runs the tests may have switched buffers off; here they are on, to see that they are flushed.
 ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "", "PYTHONWARNINGS": "default::ResourceWarning"}
 TIMEOUT = 30
+# Who runs the tests in the background, or under `nohup`, hands down that signals are ignored.
+HEARING = [
+    sys.executable,
+    "-c",
+    "import os, signal, sys\n"
+    "for name in ('SIGINT', 'SIGHUP', 'SIGQUIT'): signal.signal(getattr(signal, name), signal.SIG_DFL)\n"
+    "os.execv(sys.argv[1], sys.argv[1:])",
+]
 
 # A lock is free when its holder is gone, even if nobody has asked for its exit code yet.
 PRELUDE = """
@@ -69,17 +76,11 @@ def run(command, *, stderr=subprocess.PIPE, text=True, **environment):
 def started(command):
     """A running command; killed if the test has failed before its end."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, env=ENVIRONMENT, preexec_fn=_hear_signals) as process:
+    with subprocess.Popen([*HEARING, *command], **pipes, text=True, env=ENVIRONMENT) as process:
         try:
             yield process
         finally:
             process.kill()
-
-
-def _hear_signals():
-    # Who runs the tests in the background, or under `nohup`, hands down that signals are ignored.
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def read_until(stream, expected):

@@ -25,9 +25,8 @@ BAD_SIZES = {"zero": 0, "negative": -1, "float": 2.5, "whole_float": 2.0, "bool"
 @pytest.mark.parametrize("size", BAD_SIZES.values(), ids=BAD_SIZES)
 def test_bad_sizes_change_nothing(model, size):
     before = dict(vars(model))
-    pattern = (
-        rf"^`micro_batch_size` must be a positive integer or None\. Received: micro_batch_size={size!r}\. Use None"
-    )
+    expected = r'^`micro_batch_size` must be a positive integer, "auto" or None\.'
+    pattern = rf"{expected} Received: micro_batch_size={size!r}\. Use None"
     with pytest.raises((ValueError, TypeError), match=pattern):
         bigbatch.accumulate(model, micro_batch_size=size)
     assert vars(model) == before

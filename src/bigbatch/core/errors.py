@@ -17,10 +17,10 @@ def describe(expected: str, received: str, remedy: str) -> str:
     return f"{expected} Received: {received}. {remedy}"
 
 
-def require_size(name: str, value: Any, *, off: str) -> None:
+def require_size(name: str, value: Any, *, off: str, kinds: str = "a positive integer or None") -> None:
     """Accepts `None` and positive integers, and nothing that merely looks like one (`True`, `2.0`, `"16"`)."""
     if value is not None:
-        require_positive(name, value, kinds="a positive integer or None", remedy=f"Use None to {off}.")
+        require_positive(name, value, kinds=kinds, remedy=f"Use None to {off}.")
 
 
 def require_positive(name: str, value: Any, *, kinds: str = "a positive integer", remedy: str) -> None:

@@ -11,9 +11,13 @@ import tensorflow as tf
 from bigbatch.core.errors import describe
 from bigbatch.core.windows import Windows
 from bigbatch.training import batch_norm, keras_private, optimizers, replicas
+from bigbatch.training.attempts import traced
+from bigbatch.training.auto import Auto
 from bigbatch.training.fit import Progress, make_fit
 from bigbatch.training.stream import Limit
 from bigbatch.training.update import Update
+
+MicroBatchSize = int | str | None  # a number, "auto", or whole batches
 
 
 class Accumulation:
@@ -21,11 +25,11 @@ class Accumulation:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self._traced: tuple[int | None, bool] | None = None  # the settings that a trace depends on
+        self._traced: tuple[MicroBatchSize, bool] | None = None  # the settings that a trace depends on
         self._windows = Windows()
         self._progress = Progress(self._num_updates)
 
-    def set(self, micro_batch_size: int | None, windows: Windows, *, pool: bool) -> None:
+    def set(self, micro_batch_size: MicroBatchSize, windows: Windows, *, pool: bool) -> None:
         """Changes the settings. The size of a window is data: changing it alone makes no new trace."""
         self._windows = windows
         if self._traced != (micro_batch_size, pool):
@@ -55,29 +59,30 @@ class Accumulation:
         """Keras' own. With several workers it takes the mean of the logs along an axis, which scalars do not have."""
         model = self._model
 
-        def test_step(data: Any) -> Any:
+        def step_of_vectors(data: Any) -> Any:
             with replicas.alone():
                 return tf.nest.map_structure(lambda log: tf.reshape(log, [1]), model.test_step(data))
 
         if not isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return type(model).make_test_function(model, force)
         if model.test_function is None or force:
-            model.test_function = keras_private.make_function(model, test_step)
+            model.test_function = keras_private.make_function(model, step_of_vectors)
         return model.test_function
 
-    def _train_function(self, micro_batch_size: int | None, pool: bool) -> Callable[[Any], Any]:
+    def _train_function(self, micro_batch_size: MicroBatchSize, pool: bool) -> Callable[[Any], Any]:
         model = self._model
-        update = Update(model, micro_batch_size, pool)
-        on_batches = None
-        if model.distribute_strategy.num_replicas_in_sync == 1:
-            on_batches = self._on_batches(update, micro_batch_size)
-        else:
+        if model.distribute_strategy.num_replicas_in_sync > 1:
             replicas.require_scope(model.distribute_strategy, model.variables)
             optimizers.require_built(model)
             batch_norm.refuse_synchronized(model)
-        on_window = update.on_window
-        if not model.run_eagerly:
-            on_window = tf.function(on_window, reduce_retracing=True, autograph=False)
+        on_batches = None
+        if isinstance(micro_batch_size, str):
+            on_window = Auto(model, pool, lambda: self._windows.are_batches).on_window
+        else:
+            update = Update(model, micro_batch_size, pool)
+            on_window = traced(model, update.on_window)
+            if model.distribute_strategy.num_replicas_in_sync == 1:
+                on_batches = self._on_batches(update, micro_batch_size)
 
         def train_function(iterator: Any) -> Any:
             if on_batches and (self._windows.are_batches or not isinstance(iterator, tf.data.Iterator)):

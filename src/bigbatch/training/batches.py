@@ -34,8 +34,16 @@ def num_samples(batch: Any) -> Any:
 
 
 def without_optionals(batch: Any) -> Any:
-    """Keras puts an empty `Optional` where a generator yields `None`."""
-    return tf.nest.map_structure(lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch)
+    """Keras puts an empty `Optional` where a generator yields `None`; in what tells of batches, too."""
+    optional = (tf.experimental.Optional, tf.OptionalSpec)
+    return tf.nest.map_structure(lambda leaf: None if isinstance(leaf, optional) else leaf, batch)
+
+
+def shape(leaf: Any) -> Any:
+    """The dimensions of a tensor of a batch, as a vector; of a ragged one, those of the dense one around it."""
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.bounding_shape(), tf.int32)
+    return tf.cast(leaf.dense_shape, tf.int32) if isinstance(leaf, tf.SparseTensor) else tf.shape(leaf)
 
 
 def take(batch: Any, start: Any, size: Any) -> Any:

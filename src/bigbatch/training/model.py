@@ -10,7 +10,7 @@ from bigbatch.core.errors import AccumulationError, describe, require_size
 from bigbatch.core.windows import BatchesPerUpdate, Windows
 from bigbatch.training import batch_norm as batch_norms
 from bigbatch.training import replicas
-from bigbatch.training.accumulation import Accumulation, renew_train_function
+from bigbatch.training.accumulation import Accumulation, MicroBatchSize, renew_train_function
 from bigbatch.training.overriding import override, restore
 
 Model = TypeVar("Model", bound=keras.Model)
@@ -28,7 +28,7 @@ _OVERRIDES = (
 def accumulate(
     model: Model,
     *,
-    micro_batch_size: int | None = None,
+    micro_batch_size: MicroBatchSize = None,
     batches_per_update: BatchesPerUpdate = 1,
     samples_per_update: int | None = None,
     learning_rate_rule: str | None = None,
@@ -58,7 +58,8 @@ def accumulate(
 
     Args:
         model: a Keras model; it is changed in place.
-        micro_batch_size: samples in memory at a time, on each replica; `None` does not split batches.
+        micro_batch_size: samples in memory at a time, on each replica; `"auto"` begins with whole batches and halves
+            what does not fit; `None` does not split batches.
         batches_per_update: batches that an update joins, or a callable from the number of updates made to it. The end
             of an epoch closes the window. `steps_per_epoch` counts updates.
         samples_per_update: an update joins batches until it has so many samples.
@@ -80,7 +81,9 @@ def accumulate(
     """
     _require_model(model)
     replicas.require_together(model)
-    require_size("micro_batch_size", micro_batch_size, off="train on whole batches")
+    if micro_batch_size != "auto":
+        kinds = 'a positive integer, "auto" or None'
+        require_size("micro_batch_size", micro_batch_size, off="train on whole batches", kinds=kinds)
     windows = Windows(batches_per_update, samples_per_update, learning_rate_rule)
     _require_batch_norm(batch_norm)
     is_off = micro_batch_size is None and windows.are_batches

@@ -83,6 +83,12 @@ def of_first(values: Any) -> Any:
     return tf.nest.map_structure(lambda value: strategy.experimental_local_results(value)[0], values)
 
 
+def copies(variables: Iterable[Any]) -> list[Any]:
+    """What each of the replicas of this worker holds of variables of Keras or TensorFlow."""
+    local = tf.distribute.get_strategy().experimental_local_results
+    return [copy for variable in variables for copy in local(getattr(variable, "_value", variable))]
+
+
 def num_samples(batch: Any) -> Any:
     """The samples of all replicas. Context: cross-replica, or none where there is one replica."""
     sizes = each(batches.num_samples, batch)

@@ -71,9 +71,15 @@ def _following(iterator: Any, limit: Limit, count: _Count, value: Any) -> Any:
 
 
 class Held(NamedTuple):
-    """A whole window."""
+    """A whole window.
 
-    batches: Any
+    Args:
+        arrays: for every tensor of a batch, those of all batches.
+        structure: a batch, or what the iterator tells of one.
+        num_batches: how many there are.
+    """
+
+    arrays: list[Any]
     structure: Any
     num_batches: Any
 
@@ -81,40 +87,55 @@ class Held(NamedTuple):
         """Folds `add(batch, value)` over the batches."""
 
         def body(index: Any, value: Any) -> tuple[Any, Any]:
-            return index + 1, add(self._read(index), value)
+            return index + 1, add(self.read(index), value)
 
-        value = add(self._read(0), None)
+        value = add(self.read(0), None)
         with tf.control_dependencies(tensors(value)):
             index = tf.constant(1) + 0
         return tf.while_loop(lambda i, _: i < self.num_batches, body, (index, value), parallel_iterations=1)[1]
 
-    def _read(self, index: Any) -> Any:
-        arrays = iter(self.batches)
+    def read(self, index: Any) -> Any:
+        """One of the batches."""
+        arrays = iter(self.arrays)
         parts = [
-            None if like is None else _as_known(next(arrays).read(index), like)
-            for like in tf.nest.flatten(self.structure, expand_composites=True)
+            None if like is None else _as_known(next(arrays).read(index), like) for like in _flatten(self.structure)
         ]
         return tf.nest.pack_sequence_as(self.structure, parts, expand_composites=True)
 
+    def packed(self) -> list[Any]:
+        """The arrays, so that they can leave a `tf.function`."""
+        return self.arrays if tf.executing_eagerly() else [array.flow for array in self.arrays]
 
-def hold(iterator: Any, first: Any, limit: Limit, count: Callable[[Any, Any], Any]) -> tuple[Held, Any]:
-    """Pulls a window that begins with `first`, and folds `count(batch, value)` over it."""
+    @classmethod
+    def unpacked(cls, packed: list[Any], iterator: Any, num_batches: Any) -> Held:
+        """A window of an iterator, in another `tf.function`."""
+        structure = batches.without_optionals(iterator.element_spec)
+        parts = [part for part in _flatten(structure) if part is not None]
+        if not tf.executing_eagerly():
+            packed = [_array(part, flow) for part, flow in zip(parts, packed)]
+        return cls(packed, structure, num_batches)
+
+
+def hold(iterator: Any, first: Any, limit: Limit) -> Held:
+    """Pulls a window that begins with `first`."""
 
     def add(batch: Any, value: Any) -> Any:
-        parts = [part for part in tf.nest.flatten(batch, expand_composites=True) if part is not None]
-        if value is None:
-            return [_array(part).write(0, part) for part in parts], tf.constant(1), count(batch, None)
-        arrays, index, counts = value
-        arrays = [array.write(index, part) for array, part in zip(arrays, parts)]
-        return arrays, index + 1, count(batch, counts)
+        parts = [part for part in _flatten(batch) if part is not None]
+        arrays, index = value or ([_array(part) for part in parts], tf.constant(0))
+        return [array.write(index, part) for array, part in zip(arrays, parts)], index + 1
 
-    (arrays, _, counts), number = fold(iterator, first, limit, add)
-    return Held(arrays, first, number), counts
+    (arrays, _), number = fold(iterator, first, limit, add)
+    return Held(arrays, first, number)
 
 
-def _array(part: Any) -> tf.TensorArray:
+def _flatten(structure: Any) -> list[Any]:
+    return tf.nest.flatten(structure, expand_composites=True)
+
+
+def _array(part: Any, flow: Any = None) -> tf.TensorArray:
     # Batches of a window may differ in size and length.
-    return tf.TensorArray(part.dtype, 1, dynamic_size=True, infer_shape=False)
+    size = {"size": 1, "dynamic_size": True} if flow is None else {"flow": flow}
+    return tf.TensorArray(part.dtype, infer_shape=False, clear_after_read=False, **size)
 
 
 def _as_known(part: Any, like: Any) -> Any:

@@ -25,12 +25,22 @@ from bigbatch.training.survey import survey
 
 
 class Update:
-    """Stands in for `train_step`, on all replicas. Eager or traced."""
+    """Stands in for `train_step`, on all replicas. Eager or traced.
 
-    def __init__(self, model: keras.Model, micro_batch_size: int | None, pool: bool) -> None:
+    Args:
+        model: whose `train_step`.
+        micro_batch_size: samples in memory at a time; `None`: a whole batch.
+        pool: whether batch-norm statistics move once.
+        applying: a variable that is to be true from the moment when a failure would leave half an update behind.
+    """
+
+    def __init__(
+        self, model: keras.Model, micro_batch_size: int | None, pool: bool, applying: tf.Variable | None = None
+    ) -> None:
         self._model = model
         self._size = micro_batch_size
         self._pool = pool
+        self._applying = applying
         # Both by whether the samples of the update are known to its micro-batches. Traces are cached, and so are these.
         self._outlines: dict[bool, Outline] = {}
         self._needs_totals: dict[bool, bool] = {}
@@ -56,12 +66,33 @@ class Update:
         Context: cross-replica, or the only replica.
         """
         batch = batches.without_optionals(iterator.get_next())
-        replicas.each(lambda batch: self._must_count(self._split(batch).head()), batch)
+        if self._must_hold(batch):
+            held = stream.hold(iterator, batch, limit)
+            sums, number = self.sum_held(held), held.num_batches
+        else:
+            sums, number = self._sum_streamed(iterator, batch, limit)
+        return self.finish(sums, rate), number
+
+    def sum_held(self, held: stream.Held) -> Any:
+        """The sums of a window that is in memory. Context: as above."""
+        counts = self._count_held(held) if self._must_hold(held.read(0)) else None
+
+        def add(batch: Any, sums: Any, counts: Any) -> Sums:
+            num_samples, *totals = counts or [None]
+            return self._add(self._split(batch, num_samples), tuple(totals), sums)
+
+        return held.fold(lambda *state: replicas.each(add, *state, counts))
+
+    def finish(self, sums: Any, rate: Any) -> Any:
+        """Applies what the micro-batches came to; returns the logs. Context: as above."""
         hold = self._needs_totals[False]
-        sums, number = (self._sum_held if hold else self._sum_streamed)(iterator, batch, limit)
         with optimizers.learning_rate_times(self._model, rate), optimizers.on_every_replica(self._model):
             logged = replicas.each(lambda sums: self._finish(sums, hold), sums)
-        return self._logs(replicas.of_first(logged), hold), number
+        return self._logs(replicas.of_first(logged), hold)
+
+    def _must_hold(self, batch: Any) -> bool:
+        replicas.each(lambda batch: self._must_count(self._split(batch).head()), batch)
+        return self._needs_totals[False]
 
     def _sum_streamed(self, iterator: Any, first: Any, limit: stream.Limit) -> tuple[Any, Any]:
         def add(batch: Any, sums: Any) -> Any:
@@ -69,18 +100,14 @@ class Update:
 
         return stream.fold(iterator, first, limit, add)
 
-    def _sum_held(self, iterator: Any, first: Any, limit: stream.Limit) -> tuple[Any, Any]:
+    def _count_held(self, held: stream.Held) -> Any:
+        """The samples and denominators of a window, on every replica."""
+
         def count(batch: Any, counts: Any) -> list[Any]:
             more = [batches.num_samples(batch), *self._count(self._split(batch))]
             return more if counts is None else [a + b for a, b in zip(counts, more)]
 
-        def add(batch: Any, sums: Any, counts: Any) -> Sums:
-            num_samples, *totals = counts
-            return self._add(self._split(batch, num_samples), tuple(totals), sums)
-
-        held, counts = stream.hold(iterator, first, limit, lambda *state: replicas.each(count, *state))
-        counts = replicas.each(total, counts)
-        return held.fold(lambda *state: replicas.each(add, *state, counts)), held.num_batches
+        return replicas.each(total, held.fold(lambda *state: replicas.each(count, *state)))
 
     def _split(self, batch: Any, num_samples: Any = None) -> MicroBatches:
         return MicroBatches(batch, self._size, num_samples)
@@ -147,12 +174,15 @@ class Update:
         outline = self._outlines[known]
         sums = added_up(sums)
         # Nothing changes before all is known: a failed micro-batch must not leave half an update behind.
-        with tf.control_dependencies(tensors(sums)):
+        with tf.control_dependencies(tensors(sums)), tf.control_dependencies(self._note_applying()):
             _apply(outline, sums)
             for call, moments in zip(outline.norms, sums.moments):
                 batch_norm.move(call, moments)
             self._track(outline, sums, num_samples)
             return [_value(log, outline) if isinstance(log, WeightedSum) else log for log in sums.logs]
+
+    def _note_applying(self) -> list[Any]:
+        return [] if self._applying is None else [self._applying.assign(True)]
 
     def _logs(self, logged: list[Any], known: bool) -> Any:
         """What `train_step` logs. Context: cross-replica, where a metric answers for all replicas."""

@@ -1,0 +1,130 @@
+"""One attempt at an update with a micro-batch size that may not fit, and how it leaves no trace if it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bigbatch.core.errors import AccumulationError, describe
+from bigbatch.training import replicas, stream
+from bigbatch.training.memory import OutOfMemory, running_out
+from bigbatch.training.snapshot import Snapshot, applied_to, held_by, touched
+from bigbatch.training.update import Update
+
+Window = tuple[Any, Any, Any, Any]  # iterator, packed batches, number of batches, factor of the learning rate
+
+
+class _Attempt:
+    """What both kinds have in common."""
+
+    is_hopeless = False
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._applied: list[tf.Variable] = []  # what changes when an update is applied
+        self._others: list[tf.Variable] = []
+
+    def _snapshot(self, function: Any, arguments: Any, is_proven: bool, with_applied: bool) -> Snapshot:
+        """Before an attempt. What a proven one touches is known already, and need not be looked for again."""
+        if not is_proven:
+            known = held_by(self._model) if self._model.run_eagerly else touched(function, *arguments)
+            applied = {id(copy) for copy in replicas.copies(applied_to(self._model))}
+            self._applied = [variable for variable in replicas.copies(known) if id(variable) in applied]
+            self._others = [variable for variable in replicas.copies(known) if id(variable) not in applied]
+        return Snapshot(self._others, self._applied if with_applied else [])
+
+
+class Alone(_Attempt):
+    """On one replica: one traced function, so that the sums of gradients are never copied.
+
+    A size that has not been proven may fail while the optimizer is applied, and weights and slots are kept, too. That
+    would cost every update a copy of them, so a proven size is trusted to fail, if at all, in a micro-batch.
+    """
+
+    def __init__(self, model: keras.Model, pool: bool, size: int, is_batch: bool) -> None:
+        super().__init__(model)
+        self._applying = tf.Variable(False, trainable=False)
+        update = Update(model, size, pool, self._applying)
+
+        def on_held(iterator: Any, packed: Any, number: Any, rate: Any) -> Any:
+            held = stream.Held.unpacked(packed, iterator, number)
+            return update.on_batch(held.read(0)) if is_batch else update.finish(update.sum_held(held), rate)
+
+        self._update = traced(model, on_held)
+
+    def run(self, window: Window, is_proven: bool, is_last: bool) -> tuple[OutOfMemory, Any]:
+        """Makes an update, or leaves everything as it was. Returns the failure and the logs. Context: eager."""
+        snapshot = self._snapshot(self._update, window, is_proven, with_applied=not is_proven)
+        self._applying.assign(False)
+        logs = None
+        with running_out() as failure:
+            logs = self._update(*window)
+        if failure and is_proven and bool(self._applying):
+            _refuse_half(failure)
+        if failure:
+            snapshot.restore()
+        return failure, logs
+
+
+class Together(_Attempt):
+    """On several replicas: no replica may wait for another one in a collective that has failed, for it never ends.
+
+    So the micro-batches are one traced function, without any collective; then the workers tell each other how it went;
+    then all of them add up and apply, or none.
+    """
+
+    def __init__(self, model: keras.Model, pool: bool, size: int, is_batch: bool) -> None:
+        super().__init__(model)
+        update = Update(model, size, pool)
+
+        def add(iterator: Any, packed: Any, number: Any, rate: Any) -> Any:
+            return update.sum_held(stream.Held.unpacked(packed, iterator, number))
+
+        self._add = traced(model, add)
+        self._finish = traced(model, update.finish)
+        self._ask = traced(model, _add_up)
+
+    def run(self, window: Window, is_proven: bool, is_last: bool) -> tuple[OutOfMemory, Any]:
+        """As above, on all workers or on none."""
+        snapshot = self._snapshot(self._add, window, is_proven, with_applied=False)
+        sums = None
+        with running_out() as failure:
+            sums = self._add(*window)
+        failures, hopeless = self._of_all(bool(failure), bool(failure) and is_last)
+        self.is_hopeless = hopeless > 0
+        if failures:
+            snapshot.restore()
+            failure.message = failure.message or "another worker"
+            return failure, None
+        with running_out() as failure:
+            return failure, self._finish(sums, window[-1])
+        _refuse_half(failure)
+        return failure, None
+
+    def _of_all(self, *mine: bool) -> list[float]:
+        if not isinstance(self._model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return [float(flag) for flag in mine]
+        return list(self._ask(tf.constant(mine, tf.float32)).numpy())
+
+
+def traced(model: keras.Model, function: Callable[..., Any]) -> Any:
+    """The function as the model wants it run: traced, unless it is run eagerly."""
+    return function if model.run_eagerly else tf.function(function, reduce_retracing=True, autograph=False)
+
+
+def _add_up(flags: Any) -> Any:
+    sums = replicas.each(lambda flags: replicas.all_reduce([flags]), flags)
+    return replicas.of_first(sums)[0]
+
+
+def _refuse_half(failure: OutOfMemory) -> None:
+    raise AccumulationError(
+        describe(
+            "There must be memory for the optimizer to apply an update.",
+            f"an update that needs {failure.needed()}, and of which some variables have seen a part",
+            "Go on from a checkpoint, with less beside it on the device or an optimizer with fewer slots.",
+        )
+    )

@@ -1,0 +1,47 @@
+"""What a failed attempt may have touched, and how it is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bigbatch.training import optimizers
+
+
+class Snapshot:
+    """The values of variables, each of one replica. Context: eager.
+
+    Args:
+        small: kept by reference; a variable with a second owner is copied when it is written to. That also keeps XLA
+            from taking over its memory, which is freed twice when XLA then runs out of it (TensorFlow 2.21).
+        large: copied to the host: the device is what may run out of memory.
+    """
+
+    def __init__(self, small: Iterable[tf.Variable], large: Iterable[tf.Variable]) -> None:
+        self._values = [(variable, variable.read_value()) for variable in small]
+        self._values += [(variable, variable.numpy()) for variable in large]
+
+    def restore(self) -> None:
+        for variable, value in self._values:
+            variable.assign(value)
+
+
+def touched(function: Any, *arguments: Any) -> list[tf.Variable]:
+    """The variables that a traced function reads or writes, whoever made them."""
+    return list(function.get_concrete_function(*arguments).graph.variables)
+
+
+def held_by(model: keras.Model) -> list[Any]:
+    """The variables that a model, its metrics and its optimizers hold: what can be told without a trace."""
+    of_metrics = [variable for metric in model.metrics for variable in metric.variables]
+    variables = [*model.variables, *of_metrics, *applied_to(model)]
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def applied_to(model: keras.Model) -> list[Any]:
+    """The variables that change when an update is applied, and not before."""
+    of_optimizers = [variable for optimizer in optimizers.optimizers_of(model) for variable in optimizer.variables]
+    return [*model.trainable_variables, *of_optimizers]

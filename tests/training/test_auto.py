@@ -1,0 +1,56 @@
+"""`micro_batch_size="auto"`, under a real limit: plain Keras dies, and "auto" trains as if it had known the size."""
+
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import limited
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.xdist_group("memory")  # they train once, for all tests here
+PROGRAM = Path(limited.__file__)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """What came of every case. A failed allocation waits ten seconds for memory, so several processes run at a time."""
+    folder = tmp_path_factory.mktemp("limited")
+
+    def run(name):
+        command = [sys.executable, "-W", "ignore", PROGRAM, name, folder / name]
+        limit = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limited.LIMITS[name])}
+        done = subprocess.run(command, env=os.environ | limit, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return pickle.loads((folder / name).read_bytes())
+
+    with ThreadPoolExecutor(4) as pool:
+        return dict(zip(limited.CASES, pool.map(run, limited.CASES)))
+
+
+@pytest.mark.parametrize("name", sorted(set(limited.CASES) - {"jit"}))
+def test_plain_keras_dies(name, trained):
+    assert trained[name]["plain"]["failed"].startswith("ResourceExhaustedError")
+
+
+@pytest.mark.parametrize("name", limited.CASES)
+def test_equals_a_run_that_knew_the_size_bit_by_bit(name, trained):
+    auto, fixed = trained[name]["auto"], trained[name]["fixed"]
+    assert auto["failed"] == fixed["failed"] == ""
+    assert len(auto["told"]) == 1
+    assert trained[name]["size"] < 160
+    assert auto["logs"] == fixed["logs"]
+    for ours, theirs in zip(auto["values"], fixed["values"], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["exact", "spike"])
+def test_equals_the_whole_batch_with_memory_for_it(name, trained):
+    auto, whole = trained[name]["auto"], limited.train(name, None)
+    assert whole["failed"] == ""
+    for ours, theirs in zip(auto["values"], whole["values"], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(auto["logs"]["loss"], whole["logs"]["loss"], rtol=1e-10)
