@@ -27,6 +27,7 @@ format: $(READY)  ## repairs what `check` can repair
 bench: $(READY)  ## prints time and memory against the bare loop
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/auto.py
 	$(BIN)/python benchmarks/embedding.py
 	$(BIN)/python benchmarks/loops.py
 	$(BIN)/python benchmarks/distributed.py

@@ -2,6 +2,9 @@
 
     python benchmarks/memory.py
 
+The floor is what nobody can do without: weights, optimizer slots, one copy of the gradients and what a plain forward
+and backward pass of 16 samples takes. It is measured: the pass alone, with all of its gradients kept, beside the slots.
+
 Every row is a process of its own, because the allocator is chosen when TensorFlow starts.
 """
 
@@ -10,40 +13,49 @@ import subprocess
 import sys
 
 ROWS = {
+    "floor": {"num_samples": 16, "is_floor": True},
     "plain 16": {"num_samples": 16},
     "256 in 16s": {"num_samples": 256, "micro_batch_size": 16},
+    "4096 in 16s": {"num_samples": 4096, "micro_batch_size": 16},
     "plain 256": {"num_samples": 256},
-    "windows of 2 x 16": {"num_samples": 16, "batches_per_update": 2},
-    "windows of 8 x 16": {"num_samples": 16, "batches_per_update": 8},
     "windows of 64 x 16": {"num_samples": 16, "batches_per_update": 64},
 }
 
 
-def measure(name, num_samples, **settings):
-    """Runs in the subprocess: prints the peak above what is allocated before the first update."""
+def measure(name, num_samples, *, is_floor=False, **settings):
+    """Runs in the subprocess: prints the peak, and the bytes of the inputs."""
+    import numpy as np
     import tensorflow as tf
-    from workloads import WORKLOADS, compiled
+    from workloads import LARGE, compiled
 
     import bigbatch
 
-    model, x, y = WORKLOADS[name]()
+    model, x, y = LARGE[name]()
     bigbatch.accumulate(compiled(model), **settings)
     model.optimizer.build(model.trainable_variables)
-    data = tf.data.Dataset.from_tensors((x[:num_samples], y[:num_samples])).repeat()
-    model.make_train_function()
-    iterator = iter(data)
-    model.train_function(iterator)
-    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    rows = np.arange(num_samples) % len(x)
+    iterator = iter(tf.data.Dataset.from_tensors((x[rows], y[rows])).repeat())
+
+    @tf.function(autograph=False)
+    def forward_and_backward(iterator):
+        x, y = iterator.get_next()
+        with tf.GradientTape() as tape:
+            loss = model.loss(y, model(x, training=True))
+        return tape.gradient(loss, model.trainable_variables)
+
+    run = forward_and_backward if is_floor else model.make_train_function()
+    run(iterator)
     tf.config.experimental.reset_memory_stats("CPU:0")
     # The peak depends on which operations happen to run side by side: every row gets 64 forward passes to show it.
-    for _ in range(64 // max(1, num_samples // settings.get("micro_batch_size", num_samples))):
-        model.train_function(iterator)
-    print(tf.config.experimental.get_memory_info("CPU:0")["peak"] - before)
+    for _ in range(max(1, 64 // max(1, num_samples // settings.get("micro_batch_size", num_samples)))):
+        run(iterator)
+    print(tf.config.experimental.get_memory_info("CPU:0")["peak"], x[rows].nbytes + y[rows].nbytes)
 
 
 def main():
     environment = os.environ | {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    for name in ("cnn", "transformer"):
+    for name in ("cnn", "transformer", "mlp"):
+        floor = None
         for row, settings in ROWS.items():
             program = f"from memory import measure; measure({name!r}, **{settings!r})"
             done = subprocess.run(
@@ -54,7 +66,12 @@ def main():
                 text=True,
                 check=True,
             )
-            print(f"{name:12} {row:18} {int(done.stdout) / 2**20:8.1f} MiB above the weights and slots")
+            peak, inputs = map(int, done.stdout.split())
+            # A batch must be somewhere, and a longer one takes more.
+            own = peak - inputs
+            floor = floor or own
+            ratio = f"{own / floor:.2f} of the floor, without its inputs"
+            print(f"{name:12} {row:18} {peak / 2**20:8.1f} MiB, {ratio}", flush=True)
 
 
 if __name__ == "__main__":

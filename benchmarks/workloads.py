@@ -33,6 +33,14 @@ def transformer(length=64, width=64):
     return model, rng.integers(0, 1000, size=(BATCH_SIZE, length)).astype("int32"), rng.integers(0, 10, BATCH_SIZE)
 
 
+def mlp():
+    keras.utils.set_random_seed(0)
+    hidden = [layers.Dense(1024, activation="relu") for _ in range(24)]
+    model = keras.Sequential([keras.Input((1024,)), *hidden, layers.Dense(1024)])
+    rng = np.random.default_rng(0)
+    return model, rng.normal(size=(BATCH_SIZE, 1024)).astype("float32"), rng.integers(0, 1024, BATCH_SIZE)
+
+
 def compiled(model, **arguments):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-3), loss=loss, **arguments)
@@ -40,3 +48,4 @@ def compiled(model, **arguments):
 
 
 WORKLOADS = {"cnn": cnn, "transformer": transformer}
+LARGE = {**WORKLOADS, "mlp": mlp}  # the last with 26 million parameters

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bigbatch import schedules
     from bigbatch.core.errors import AccumulationError
+    from bigbatch.diagnostics.plan import plan
     from bigbatch.training.accumulator import GradientAccumulator
     from bigbatch.training.loops import split, windows
     from bigbatch.training.model import accumulate, release
@@ -32,6 +33,7 @@ __all__ = [
     "AccumulationError",
     "GradientAccumulator",
     "accumulate",
+    "plan",
     "release",
     "schedules",
     "split",
@@ -43,12 +45,13 @@ _HOME = {
     "AccumulationError": "bigbatch.core.errors",
     "GradientAccumulator": "bigbatch.training.accumulator",
     "accumulate": "bigbatch.training.model",
+    "plan": "bigbatch.diagnostics.plan",
     "release": "bigbatch.training.model",
     "split": "bigbatch.training.loops",
     "wait_for_workers": "bigbatch.training.rendezvous",
     "windows": "bigbatch.training.loops",
 }
-_NEEDS_KERAS = ("accumulate", "release")
+_NEEDS_KERAS = ("accumulate", "plan", "release")
 
 
 def __getattr__(name: str) -> Any:

@@ -130,7 +130,7 @@ class Accumulation:
             if iterator is not None:
                 with replicas.scope_of(self._model):
                     data_batch, iterator = replicas.of_first(next(next(iter(iterator))[2])), None
-        type(self._model)._maybe_symbolic_build(self._model, iterator=iterator, data_batch=data_batch)
+        keras_private.build(self._model, iterator=iterator, data_batch=data_batch)
 
     def _num_updates(self) -> int:
         found = optimizers.optimizers_of(self._model)

@@ -24,7 +24,7 @@ from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.core.sizes import Shape, Sizes
 from bigbatch.training import batches, replicas, stream
 from bigbatch.training.attempts import Alone, Together, traced
-from bigbatch.training.memory import OutOfMemory, forget_peak
+from bigbatch.training.memory import LESS, OutOfMemory, forget_peak
 
 _logger = logging.getLogger("bigbatch")
 
@@ -122,8 +122,7 @@ def _refuse(shape: Shape, failure: OutOfMemory) -> None:
         describe(
             "One sample at a time must fit the memory of every device.",
             f"a sample of shape {_shapes(shape)}, which needs {failure.needed()}",
-            "Nothing has changed since the last update. Use mixed precision, rematerialisation (`keras.RematScope`), "
-            "an optimizer with fewer slots or a smaller model.",
+            f"Nothing has changed since the last update. {LESS}",
         )
     )
 

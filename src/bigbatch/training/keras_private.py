@@ -56,6 +56,11 @@ def output_loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
     return list(model._compile_loss.metrics) if model._compile_loss is not None else []
 
 
+def build(model: keras.Model, **data: Any) -> None:
+    """What Keras builds of a model before it trains."""
+    type(model)._maybe_symbolic_build(model, **data)
+
+
 def flatten_layers(model: keras.Model) -> Iterator[keras.layers.Layer]:
     """All layers at any depth; the public `layers` stops at the first."""
     return iter(model._flatten_layers())

@@ -19,6 +19,9 @@ _AMOUNT = re.compile(r"allocat\w* (?:request for )?([\d.]+ ?(?:[KMGT]i)?B)")
 _INSIDE = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory", "ALLOC_FAILED")
 
 
+LESS = "Use mixed precision, rematerialisation (`keras.RematScope`), an optimizer with fewer slots or a smaller model."
+
+
 class OutOfMemory:
     """Whether something failed for lack of memory, and in which words."""
 

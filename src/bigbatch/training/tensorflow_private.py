@@ -21,3 +21,10 @@ def compiled_by_xla() -> bool:
     silently, so that one must know.
     """
     return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def device_memory(name: str) -> int:
+    """The bytes that TensorFlow may use of a device; its public names tell only how many are in use."""
+    from tensorflow.python.client import device_lib
+
+    return next(int(each.memory_limit) for each in device_lib.list_local_devices() if each.name.endswith(f":{name}"))

@@ -1,0 +1,133 @@
+"""The largest micro-batch that fits, from some that were measured.
+
+    peak = fixed + per_sample * samples
+
+holds from some size on: below it, applying the optimizer takes more than a micro-batch does. So only the largest sizes
+that were measured tell the line, and what it predicts is measured next, until a prediction comes true.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, NamedTuple
+
+_NUM_POINTS = 4
+_MAX_CHECKS = 6
+# Where a prediction that fits leaves more of the memory unused, a better one is worth a trial.
+_CLOSE = 0.95
+# What an allocator can use of a limit, if its free memory is in pieces.
+_SQUEEZED = 0.85
+
+
+class Line(NamedTuple):
+    """Bytes as a function of samples.
+
+    >>> Line.fitted([(1, 30.0), (3, 50.0), (6, 80.0)])
+    Line(fixed=20.0, per_sample=10.0)
+    """
+
+    fixed: float
+    per_sample: float
+
+    @classmethod
+    def fitted(cls, points: list[tuple[int, float]]) -> Line:
+        """By least squares of relative errors."""
+        if len(points) < 2:
+            return cls(sum(peak for _, peak in points), 0.0)
+        weights = [peak**-2.0 for _, peak in points]
+        total = sum(weights)
+        mean_size = sum(w * size for w, (size, _) in zip(weights, points)) / total
+        mean_peak = sum(w * peak for w, (_, peak) in zip(weights, points)) / total
+        above = sum(w * (size - mean_size) * (peak - mean_peak) for w, (size, peak) in zip(weights, points))
+        per_sample = max(0.0, above / sum(w * (size - mean_size) ** 2 for w, (size, _) in zip(weights, points)))
+        return cls(round(mean_peak - per_sample * mean_size, 6), round(per_sample, 6))
+
+    def at(self, samples: int) -> float:
+        return self.fixed + self.per_sample * samples
+
+    def largest(self, budget: float, limit: int) -> int:
+        """The most samples that fit, from 1 to `limit`."""
+        if self.per_sample == 0:
+            return limit
+        return int(max(1, min(limit, (budget - self.fixed) / self.per_sample)))
+
+
+class Trial(NamedTuple):
+    """A size that was run; `peak` is `None` if memory ran out."""
+
+    size: int
+    predicted: float | None
+    peak: float | None
+
+
+class Search:
+    """Runs sizes that grow, then the largest that should fit, until one does and leaves little memory unused.
+
+    Args:
+        measure: the peak of a size, or `None` where memory ran out.
+        batch_size: no micro-batch is larger.
+        budget: what there is.
+    """
+
+    def __init__(self, measure: Callable[[int], float | None], batch_size: int, budget: float) -> None:
+        self._measure = measure
+        self._batch_size = batch_size
+        self._budget = budget
+        self.trials: list[Trial] = []
+
+    def run(self) -> None:
+        for size in growing(self._batch_size):
+            if self.line().at(size) > self._budget or not self.tries(size):
+                break
+        for _ in range(_MAX_CHECKS):
+            size = self._candidate()
+            if size <= self.largest() or self.largest() == 0:
+                return
+            if self.tries(size) and (self.trials[-1].peak or 0.0) > _CLOSE * self._budget:
+                return
+
+    def confirmed(self, confirms: Callable[[int], bool]) -> int:
+        """The largest size that fits and is confirmed, 0 if none is; where one is not, a little less is tried."""
+        size = self.largest()
+        while size and not confirms(size):
+            others = [trial.size for trial in self.trials]
+            size = max(int(_SQUEEZED * size), *(each for each in (0, *others) if each < size))
+            if size and size not in others:
+                self.tries(size)
+        return size
+
+    def tries(self, size: int) -> bool:
+        """Whether a size fits, measured."""
+        predicted = self.line().at(size) if len(self._points()) > 1 else None
+        self.trials.append(Trial(size, predicted, self._measure(size)))
+        return self._fits(self.trials[-1])
+
+    def line(self) -> Line:
+        """Of the largest sizes that ran."""
+        return Line.fitted(self._points()[-_NUM_POINTS:])
+
+    def largest(self) -> int:
+        """The largest size that fits; 0 if none does."""
+        return max((trial.size for trial in self.trials if self._fits(trial)), default=0)
+
+    def _candidate(self) -> int:
+        """What the line says, but no further than halfway to what has failed already."""
+        too_large = min((trial.size for trial in self.trials if not self._fits(trial)), default=None)
+        if too_large is None:
+            return self.line().largest(self._budget, self._batch_size)
+        return self.line().largest(self._budget, (self.largest() + too_large) // 2)
+
+    def _points(self) -> list[tuple[int, float]]:
+        return sorted((trial.size, trial.peak) for trial in self.trials if trial.peak is not None)
+
+    def _fits(self, trial: Trial) -> bool:
+        return trial.peak is not None and trial.peak <= self._budget
+
+
+def growing(batch_size: int) -> list[int]:
+    """Sizes to begin with: few, and yet close enough to each other to see where the line begins.
+
+    >>> growing(300), growing(3)
+    ([1, 2, 4, 8, 32, 128, 300], [1, 2, 3])
+    """
+    sizes = [1, 2, 4, *(8 * 4**power for power in range(20))]
+    return [*(size for size in sizes if size < batch_size), batch_size]

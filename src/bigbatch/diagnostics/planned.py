@@ -1,0 +1,69 @@
+"""The result of `plan`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bigbatch.core.bytes import readable
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size that was run; `None` stands for what ran out of memory, or was not predicted before it ran."""
+
+    micro_batch_size: int
+    peak: int | None
+    predicted: int | None
+    seconds_per_update: float | None
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a model takes, in bytes: `fixed + per_sample * micro_batch_size`, and the size to train with.
+
+    `weights`, `optimizer_slots` and `gradients` (their one sum) are parts of `fixed`; the rest is the inputs of the
+    batch and what operations need besides. `print` shows it all.
+    """
+
+    micro_batch_size: int
+    batch_size: int
+    memory: int
+    measured_by: str
+    fixed: int
+    per_sample: int
+    weights: int
+    optimizer_slots: int
+    gradients: int
+    table: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'micro-batch':>11}  {'peak':>10}  {'predicted':>10}  {'s/update':>9}  fits in {readable(self.memory)}",
+            *(self._line(row) for row in self.table),
+            f"fixed {readable(self.fixed)} (weights {readable(self.weights)}, optimizer slots "
+            f"{readable(self.optimizer_slots)}, gradients {readable(self.gradients)}) "
+            f"and {readable(self.per_sample)} per sample,",
+            f"by {self.measured_by}",
+            f"recommended for batches of {self.batch_size}: micro_batch_size={self.micro_batch_size}",
+        ]
+        return "\n".join(lines)
+
+    def _line(self, row: Row) -> str:
+        peak = "-" if row.peak is None else readable(row.peak)
+        predicted = "" if row.predicted is None else readable(row.predicted)
+        seconds = "-" if row.seconds_per_update is None else f"{row.seconds_per_update:.3g}"
+        fits = "yes" if row.fits else "no"
+        mark = "  <-" if row.micro_batch_size == self.micro_batch_size else ""
+        return f"{row.micro_batch_size:11}  {peak:>10}  {predicted:>10}  {seconds:>9}  {fits}{mark}"
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    def plot(self, ax: Any = None) -> Any:
+        """Peak memory and time per update against the micro-batch size; returns the axes. Needs matplotlib."""
+        from bigbatch.diagnostics.plots import plot_plan
+
+        return plot_plan(self, ax)

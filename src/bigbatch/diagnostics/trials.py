@@ -1,0 +1,86 @@
+"""Updates of a model that are measured and then forgotten."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bigbatch.diagnostics.meters import Meter
+from bigbatch.training import batches, replicas, snapshot
+from bigbatch.training.attempts import traced
+from bigbatch.training.memory import running_out
+from bigbatch.training.update import Update
+
+# The peak depends on which operations happen to run side by side.
+_REPEATS = 3
+
+
+class Measurement(NamedTuple):
+    """One micro-batch size: the peak of an update in bytes, and its time."""
+
+    peak: int
+    seconds_per_update: float
+
+
+class Trials:
+    """Measures in this process. Everything that an update changes is as before when a measurement is over.
+
+    Args:
+        model: a compiled model.
+        data: at least one sample of what `fit` is given: inputs, targets and weights.
+        batch_size: samples of an update.
+        meter: how memory is measured.
+    """
+
+    def __init__(self, model: keras.Model, data: Any, batch_size: int, meter: Meter) -> None:
+        self._model = model
+        self._data = data
+        self._batch_size = batch_size
+        self._meter = meter
+
+    def measure(self, size: int) -> Measurement | None:
+        """One size, or `None` if memory runs out. Context: eager."""
+        update = Update(self._model, size, pool=True)
+        step = traced(self._model, update.on_batch)
+        kept = snapshot.Snapshot([], replicas.copies(snapshot.held_by(self._model)))
+        measurement = None
+        try:
+            with running_out():
+                measurement = self._measure(step, size)
+        finally:
+            kept.restore()
+        return measurement
+
+    def _measure(self, step: Any, size: int) -> Measurement:
+        """From updates of one and of three micro-batches: the others take as long, and no more memory."""
+        total = -(-self._batch_size // size)
+        few, more = 1, min(3, total)
+        first_peak, first = self._run(step, few * size)
+        peak, seconds = (first_peak, first) if more == few else self._run(step, more * size)
+        per_micro_batch = (seconds - first) / max(1, more - few)
+        not_seen = max(0, self._batch_size - more * size) * self._bytes_per_sample()
+        return Measurement(max(first_peak, peak) + not_seen, seconds + per_micro_batch * (total - more))
+
+    def _run(self, step: Any, num_samples: int) -> tuple[int, float]:
+        batch = self._batch(min(num_samples, self._batch_size))
+        step(batch)  # traces
+        self._meter.begin()
+        times = []
+        for _ in range(_REPEATS):
+            start = time.perf_counter()
+            tf.nest.map_structure(np.asarray, step(batch))
+            times.append(time.perf_counter() - start)
+        return self._meter.end(), min(times)
+
+    def _batch(self, num_samples: int) -> Any:
+        rows = np.arange(num_samples) % batches.num_samples(self._data)
+        # In memory of TensorFlow, where `fit` has it, and not in that of NumPy.
+        return tf.nest.map_structure(lambda leaf: None if leaf is None else tf.gather(leaf, rows), self._data)
+
+    def _bytes_per_sample(self) -> int:
+        leaves = [leaf for leaf in tf.nest.flatten(self._data) if leaf is not None]
+        return sum(leaf[:1].nbytes for leaf in leaves)

@@ -1,0 +1,62 @@
+"""The search for the largest size that fits, on made-up peaks."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bigbatch.core.planning import Line, Search, growing
+
+
+def searched(peak, batch_size, budget):
+    search = Search(lambda size: peak(size) if peak(size) <= budget else None, batch_size, budget)
+    search.run()
+    return search
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**7), st.integers(1, 5000), st.integers(1, 5000))
+def test_a_straight_line_is_found_at_once(fixed, per_sample, batch_size, capacity):
+    budget = fixed + per_sample * capacity
+    search = searched(lambda size: fixed + per_sample * size, batch_size, budget)
+    expected = min(capacity, batch_size)
+    assert 0.94 * expected - 1 <= search.largest() <= expected
+    assert len(search.trials) <= len(growing(batch_size)) + 6
+
+
+@given(st.integers(1, 200), st.integers(1, 2000))
+def test_a_plateau_is_left_behind(plateau, capacity):
+    # Up to some size, applying the optimizer takes more than a micro-batch does, and all of them use the memory.
+    search = searched(lambda size: 1000 + 10 * max(plateau, size), 4096, 1000 + 10 * max(plateau, capacity))
+    assert search.largest() >= 0.5 * max(plateau, capacity)
+
+
+def test_predictions_come_true_on_a_line():
+    search = searched(lambda size: 50 + 7 * size, 1000, 3000)
+    predicted = [(trial.predicted, trial.peak) for trial in search.trials if trial.predicted is not None]
+    assert all(each[0] == pytest.approx(each[1]) for each in predicted if each[1] is not None)
+    assert search.line() == pytest.approx(Line(50, 7), rel=1e-4)
+
+
+def test_nothing_fits():
+    search = searched(lambda size: 100 + size, 64, 50)
+    assert search.largest() == 0
+    assert [trial.size for trial in search.trials] == [1]
+
+
+def test_the_whole_batch_fits():
+    assert searched(lambda size: 100 + size, 300, 10**6).largest() == 300
+
+
+def test_a_cliff_is_not_climbed_one_by_one():
+    # An operation may change its algorithm at some size.
+    search = searched(lambda size: 100 + size if size < 200 else 10**6, 1024, 800)
+    assert 100 <= search.largest() < 200
+    assert len(search.trials) < 14
+
+
+def test_what_is_not_confirmed_gives_way_to_a_little_less():
+    search = searched(lambda size: 100 + 10 * size, 1000, 1100)
+    assert search.largest() == 100
+    asked = []
+    assert search.confirmed(lambda size: asked.append(size) or size < 80) == 72
+    assert asked == [100, 85, 72]
+    assert search.confirmed(lambda size: False) == 0
