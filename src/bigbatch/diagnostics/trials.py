@@ -52,7 +52,7 @@ class Trials:
             with running_out():
                 measurement = self._measure(step, size)
         finally:
-            kept.restore()
+            kept.restore(with_large=True)
         return measurement
 
     def _measure(self, step: Any, size: int) -> Measurement:

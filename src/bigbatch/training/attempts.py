@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.training import replicas, stream
-from bigbatch.training.memory import OutOfMemory, running_out
+from bigbatch.training.memory import ELSEWHERE, OutOfMemory, running_out
 from bigbatch.training.snapshot import Snapshot, applied_to, held_by, touched
 from bigbatch.training.update import Update
 
@@ -65,7 +65,7 @@ class Alone(_Attempt):
         if failure and is_proven and bool(self._applying):
             _refuse_half(failure)
         if failure:
-            snapshot.restore()
+            snapshot.restore(with_large=bool(self._applying))
         return failure, logs
 
 
@@ -96,8 +96,8 @@ class Together(_Attempt):
         failures, hopeless = self._of_all(bool(failure), bool(failure) and is_last)
         self.is_hopeless = hopeless > 0
         if failures:
-            snapshot.restore()
-            failure.message = failure.message or "another worker"
+            snapshot.restore(with_large=False)
+            failure.message = failure.message or ELSEWHERE
             return failure, None
         with running_out() as failure:
             return failure, self._finish(sums, window[-1])

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
@@ -88,19 +87,21 @@ class Auto:
 
 
 def _pull(iterator: Any, limit: stream.Limit) -> tuple[Any, Any, Any]:
-    """A window, the number of its batches and the largest shape of each of its tensors. Context: as `on_window`."""
+    """A window, the number of its batches and the largest shape of each of its tensors, on any replica: all must choose
+    the same size, for a micro-batch weighs its part of a whole one. Context: cross-replica, or the only replica.
+    """
     held = stream.hold(iterator, batches.without_optionals(iterator.get_next()), limit)
 
     def largest(batch: Any, shapes: Any) -> list[Any]:
         more = [batches.shape(leaf) for leaf in tf.nest.flatten(batch) if leaf is not None]
         return more if shapes is None else [tf.maximum(a, b) for a, b in zip(shapes, more)]
 
-    return held.packed(), held.num_batches, held.fold(lambda *state: replicas.each(largest, *state))
+    shapes = held.fold(lambda *state: replicas.each(largest, *state))
+    return held.packed(), held.num_batches, replicas.each(replicas.largest, shapes)
 
 
 def _kind(shapes: list[Any], num_batches: int) -> _Kind:
-    local = tf.distribute.get_strategy().experimental_local_results
-    largest = [np.max([each.numpy() for each in local(shape)], axis=0) for shape in shapes]
+    largest = [shape.numpy() for shape in replicas.of_first(shapes)]
     shape = tuple(tuple(int(size) for size in each[1:]) for each in largest)
     return _Kind(shape, max(1, int(largest[0][0])), num_batches > 1)
 

@@ -19,6 +19,8 @@ _AMOUNT = re.compile(r"allocat\w* (?:request for )?([\d.]+ ?(?:[KMGT]i)?B)")
 _INSIDE = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory", "ALLOC_FAILED")
 
 
+# What a worker says whose own attempt went well.
+ELSEWHERE = "another worker ran out of memory"
 LESS = "Use mixed precision, rematerialisation (`keras.RematScope`), an optimizer with fewer slots or a smaller model."
 
 
@@ -33,6 +35,8 @@ class OutOfMemory:
 
     def needed(self) -> str:
         """What is known of the memory that would have been enough."""
+        if self.message == ELSEWHERE:
+            return "more than another worker has"
         message = self.message or ""
         tensor, amount = _TENSOR.search(message), _AMOUNT.search(message.replace("bytes", "B"))
         device = tensor[3] if tensor else _device()

@@ -140,6 +140,16 @@ def _all_reduce_packed(parts: list[Any]) -> list[Any]:
     return [_with_each_row_once(part) if isinstance(part, tf.IndexedSlices) else part for part in sums]
 
 
+def largest(vectors: list[Any]) -> list[Any]:
+    """The maxima over all replicas, on each of them; integers. Context: as above."""
+    if number() == 1:
+        return vectors
+    place = tf.distribute.get_replica_context().replica_id_in_sync_group
+    mine = tf.one_hot(place, number(), dtype=tf.float64)[:, tf.newaxis]  # strategies add up, and nothing else
+    tables = all_reduce([mine * tf.cast(vector, tf.float64) for vector in vectors])
+    return [tf.cast(tf.reduce_max(table, axis=0), tf.int32) for table in tables]
+
+
 def refuse_float8(variable: Any) -> None:
     """On several replicas, refuses a variable that is overwritten with its gradient, which has no sum."""
     if number() > 1:

@@ -21,11 +21,12 @@ class Snapshot:
     """
 
     def __init__(self, small: Iterable[tf.Variable], large: Iterable[tf.Variable]) -> None:
-        self._values = [(variable, variable.read_value()) for variable in small]
-        self._values += [(variable, variable.numpy()) for variable in large]
+        self._small = [(variable, variable.read_value()) for variable in small]
+        self._large = [(variable, variable.numpy()) for variable in large]
 
-    def restore(self) -> None:
-        for variable, value in self._values:
+    def restore(self, *, with_large: bool) -> None:
+        """Puts values back; large ones, which take memory on their way, only if they may have changed."""
+        for variable, value in [*self._small, *(self._large if with_large else [])]:
             variable.assign(value)
 
 

@@ -83,8 +83,12 @@ def total(values: list[Any]) -> list[Any]:
 
 
 def tensors(structure: Any) -> list[Any]:
-    """The tensors of a structure, to wait for."""
-    return [leaf for leaf in tf.nest.flatten(structure, expand_composites=True) if tf.is_tensor(leaf)]
+    """The tensors of a structure, to wait for. Eagerly there is nothing to wait for."""
+    if tf.executing_eagerly():
+        return []
+    # Whoever waits for the call of a `tf.function` waits for what it writes, not for what it returns.
+    leaves = tf.nest.flatten(structure, expand_composites=True)
+    return [tf.identity(leaf) for leaf in leaves if tf.is_tensor(leaf)]
 
 
 def float64(value: Any) -> Any:
