@@ -36,7 +36,8 @@ def test_plain_keras_dies(name, trained):
     assert trained[name]["plain"]["failed"].startswith("ResourceExhaustedError")
 
 
-@pytest.mark.parametrize("name", limited.CASES)
+# With a spike, every shape has a size of its own, which no other run can be given.
+@pytest.mark.parametrize("name", sorted(set(limited.CASES) - {"spike"}))
 def test_equals_a_run_that_knew_the_size_bit_by_bit(name, trained):
     auto, fixed = trained[name]["auto"], trained[name]["fixed"]
     assert auto["failed"] == fixed["failed"] == ""
@@ -45,6 +46,11 @@ def test_equals_a_run_that_knew_the_size_bit_by_bit(name, trained):
     assert auto["logs"] == fixed["logs"]
     for ours, theirs in zip(auto["values"], fixed["values"], strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_short_sequences_keep_their_size(trained):
+    [told] = trained["spike"]["auto"]["told"]
+    assert "samples of shape (1000, 16)" in told
 
 
 @pytest.mark.parametrize("name", ["exact", "spike"])
