@@ -20,8 +20,6 @@ Window = tuple[Any, Any, Any, Any]  # iterator, packed batches, number of batche
 class _Attempt:
     """What both kinds have in common."""
 
-    is_hopeless = False
-
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._applied: list[tf.Variable] = []  # what changes when an update is applied
@@ -55,7 +53,7 @@ class Alone(_Attempt):
 
         self._update = traced(model, on_held)
 
-    def run(self, window: Window, is_proven: bool, is_last: bool) -> tuple[OutOfMemory, Any]:
+    def run(self, window: Window, is_proven: bool) -> tuple[OutOfMemory, Any]:
         """Makes an update, or leaves everything as it was. Returns the failure and the logs. Context: eager."""
         snapshot = self._snapshot(self._update, window, is_proven, with_applied=not is_proven)
         self._applying.assign(False)
@@ -87,15 +85,13 @@ class Together(_Attempt):
         self._finish = traced(model, update.finish)
         self._ask = traced(model, _add_up)
 
-    def run(self, window: Window, is_proven: bool, is_last: bool) -> tuple[OutOfMemory, Any]:
+    def run(self, window: Window, is_proven: bool) -> tuple[OutOfMemory, Any]:
         """As above, on all workers or on none."""
         snapshot = self._snapshot(self._add, window, is_proven, with_applied=False)
         sums = None
         with running_out() as failure:
             sums = self._add(*window)
-        failures, hopeless = self._of_all(bool(failure), bool(failure) and is_last)
-        self.is_hopeless = hopeless > 0
-        if failures:
+        if self._is_anywhere(bool(failure)):
             snapshot.restore(with_large=False)
             failure.message = failure.message or ELSEWHERE
             return failure, None
@@ -104,10 +100,10 @@ class Together(_Attempt):
         _refuse_half(failure)
         return failure, None
 
-    def _of_all(self, *mine: bool) -> list[float]:
+    def _is_anywhere(self, failed: bool) -> bool:
         if not isinstance(self._model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            return [float(flag) for flag in mine]
-        return list(self._ask(tf.constant(mine, tf.float32)).numpy())
+            return failed
+        return bool(self._ask(tf.constant(failed, tf.float32)) > 0)
 
 
 def traced(model: keras.Model, function: Callable[..., Any]) -> Any:
@@ -115,9 +111,8 @@ def traced(model: keras.Model, function: Callable[..., Any]) -> Any:
     return function if model.run_eagerly else tf.function(function, reduce_retracing=True, autograph=False)
 
 
-def _add_up(flags: Any) -> Any:
-    sums = replicas.each(lambda flags: replicas.all_reduce([flags]), flags)
-    return replicas.of_first(sums)[0]
+def _add_up(flag: Any) -> Any:
+    return replicas.of_first(replicas.each(lambda flag: replicas.all_reduce([flag]), flag))[0]
 
 
 def _refuse_half(failure: OutOfMemory) -> None:

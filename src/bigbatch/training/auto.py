@@ -62,16 +62,15 @@ class Auto:
         failed: list[int] = []
         while True:
             size = self._sizes.size(kind.shape, kind.num_samples)
-            attempt = self._attempt(size)
             is_proven = (kind, size) in self._proven
             if not is_proven:
                 forget_peak()
-            failure, logs = attempt.run(window, is_proven, is_last=min(size, kind.num_samples) == 1)
+            failure, logs = self._attempt(size).run(window, is_proven)
             if not failure:
                 break
             gc.collect()  # what failed may still hold memory
             failed.append(min(size, kind.num_samples))
-            if attempt.is_hopeless or self._sizes.reduce(kind.shape, kind.num_samples) is None:
+            if self._sizes.reduce(kind.shape, kind.num_samples) is None:
                 _refuse(kind.shape, failure)
         self._proven.add((kind, size))
         if failed:
@@ -87,8 +86,10 @@ class Auto:
 
 
 def _pull(iterator: Any, limit: stream.Limit) -> tuple[Any, Any, Any]:
-    """A window, the number of its batches and the largest shape of each of its tensors, on any replica: all must choose
-    the same size, for a micro-batch weighs its part of a whole one. Context: cross-replica, or the only replica.
+    """A window, the number of its batches and the largest shape of each of its tensors, on any replica.
+
+    All of them must decide alike: a micro-batch weighs its part of a whole one, and nobody may give up alone. Context:
+    cross-replica, or the only replica.
     """
     held = stream.hold(iterator, batches.without_optionals(iterator.get_next()), limit)
 
