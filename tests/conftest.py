@@ -9,6 +9,10 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
 import tensorflow as tf
 
+# TensorFlow 1.14 traces in the mode that it was in when it was first asked anything, such as for its devices.
+if not tf.executing_eagerly():
+    tf.compat.v1.enable_eager_execution()
+
 # Devices for `MirroredStrategy`, which must be there before TensorFlow starts; by their names in TensorFlow 1.14.
 [cpu] = tf.config.experimental.list_physical_devices("CPU")
 tf.config.experimental.set_virtual_device_configuration(cpu, [tf.config.experimental.VirtualDeviceConfiguration()] * 3)

@@ -10,9 +10,6 @@ import os
 import numpy as np
 import tensorflow as tf
 
-if not tf.executing_eagerly():
-    tf.compat.v1.enable_eager_execution()
-
 VERSION = tuple(int(number) for number in tf.__version__.split(".")[:2])
 RATE = 0.0625  # exact in every precision: some optimizers keep it in float32
 ROWS = 7
