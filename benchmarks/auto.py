@@ -12,9 +12,9 @@ import logging
 import os
 import re
 import statistics
-import subprocess
-import sys
 import time
+
+from apart import run_apart
 
 # In MiB.
 LIMITS = {"cnn": (150, 400), "transformer": (60, 200), "mlp": (500, 700)}
@@ -71,16 +71,8 @@ def main():
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     for name, limits in LIMITS.items():
         for limit in limits:
-            environment = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limit)}
-            done = subprocess.run(
-                [sys.executable, "-c", f"from auto import measure; measure({name!r})"],
-                env=os.environ | environment,
-                cwd=os.path.dirname(os.path.abspath(__file__)),
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            found = json.loads(done.stdout.splitlines()[-1])
+            program = f"from auto import measure; measure({name!r})"
+            found = json.loads(run_apart(program, TF_CPU_BFC_MEM_LIMIT_IN_MB=str(limit)).splitlines()[-1])
             largest, recommended = planned(name, limit)
             print(
                 f"{name:12} {limit:4} MiB: auto {found['size']:4} after {found['failed']} failures, "

@@ -10,9 +10,7 @@ so where a large batch has left a large hole.
 Every row is a process of its own, because the allocator is chosen when TensorFlow starts.
 """
 
-import os
-import subprocess
-import sys
+from apart import run_apart
 
 ROWS = {
     "floor": {"num_samples": 16, "is_floor": True},
@@ -60,20 +58,11 @@ def measure(name, num_samples, *, is_floor=False, is_bare=False, **settings):
 
 
 def main():
-    environment = os.environ | {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     for name in ("cnn", "transformer", "mlp"):
         floor = None
         for row, settings in ROWS.items():
             program = f"from memory import measure; measure({name!r}, **{settings!r})"
-            done = subprocess.run(
-                [sys.executable, "-c", program],
-                env=environment,
-                cwd=os.path.dirname(os.path.abspath(__file__)),
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            peak, inputs = map(int, done.stdout.split())
+            peak, inputs = map(int, run_apart(program).split())
             # A batch must be somewhere, and a longer one takes more.
             own = peak - inputs
             floor = floor or own

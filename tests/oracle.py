@@ -79,6 +79,18 @@ def distance(ours, theirs, scale):
     return worst / scale
 
 
+def relative_error(ours, theirs):
+    """The largest difference of two states, each variable relative to its own size."""
+    pairs = zip(ours, theirs, strict=True)
+    return max(float(np.max(np.abs(a - b), initial=0)) / max(np.abs(b).max(), 1e-3) for a, b in pairs)
+
+
+def assert_same_logs(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for key, values in theirs.items():
+        np.testing.assert_allclose(ours[key], values, rtol=1e-10, err_msg=key)
+
+
 def update_size(trained):
     return max(float(np.max(np.abs(a - b), initial=0)) for a, b in zip(trained.initial, trained.weights, strict=True))
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 from launching import launched
-from oracle import record
+from oracle import assert_same_logs, record, relative_error
 
 pytestmark = pytest.mark.xdist_group("workers")  # they train once, for all tests here
 PROGRAM = Path(__file__).with_name("train.py")
@@ -52,13 +52,10 @@ def test_equals_one_device(num_workers, name, trained):
     folder = trained(num_workers)
     logs, state = load(folder, name, 0)
     their_logs, theirs = on_one_device(name)
-    errors = [np.max(np.abs(a - b), initial=0) / max(np.abs(b).max(), 1e-3) for a, b in zip(state.values(), theirs)]
-    assert len(state) == len(theirs)
-    assert max(errors) < 1e-10
-    record(max(errors))
-    assert logs.keys() == their_logs.keys()
-    for key in logs:
-        np.testing.assert_allclose(logs[key], their_logs[key], rtol=1e-10, err_msg=key)
+    error = relative_error(state.values(), theirs)
+    assert error < 1e-10
+    record(error)
+    assert_same_logs(logs, their_logs)
     for worker in range(1, num_workers):
         others_logs, others = load(folder, name, worker)
         assert others_logs == logs or np.isnan(logs["loss"]).any()

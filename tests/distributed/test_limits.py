@@ -8,7 +8,7 @@ import limited_worker
 import numpy as np
 import pytest
 from launching import launched
-from oracle import record
+from oracle import assert_same_logs, record, relative_error
 
 pytestmark = pytest.mark.xdist_group("workers")  # every case is trained once, for all tests here
 # In MiB, of both workers. Each takes 40 for its 16 samples of "fits", and 25 for 8 of them. The first one has two
@@ -54,12 +54,10 @@ def test_equals_one_device(name, trained):
     logs = limited_worker.fit(name, model)
     theirs = limited_worker.state_of(model)
     assert not any(np.array_equal(before, after) for before, after in zip(initial[: len(model.weights)], theirs))
-    errors = [np.max(np.abs(a - b)) / max(np.abs(b).max(), 1e-3) for a, b in zip(ours["state"], theirs, strict=True)]
-    assert max(errors) < 1e-10
-    record(max(errors))
-    assert ours["logs"].keys() == logs.keys()
-    for key, values in logs.items():
-        np.testing.assert_allclose(ours["logs"][key], values, rtol=1e-10, err_msg=key)
+    error = relative_error(ours["state"], theirs)
+    assert error < 1e-10
+    record(error)
+    assert_same_logs(ours["logs"], logs)
 
 
 def test_all_give_up_where_one_sample_does_not_fit_one_of_them(trained):

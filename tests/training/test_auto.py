@@ -1,34 +1,21 @@
 """`micro_batch_size="auto"`, under a real limit: plain Keras dies, and "auto" trains as if it had known the size."""
 
-import os
-import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import limited
 import numpy as np
 import pytest
+from limiting import run_limited
 
 pytestmark = pytest.mark.xdist_group("memory")  # they train once, for all tests here
-PROGRAM = Path(limited.__file__)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained():
     """What came of every case. A failed allocation waits ten seconds for memory, so several processes run at a time."""
-    folder = tmp_path_factory.mktemp("limited")
-
-    def run(name):
-        command = [sys.executable, "-W", "ignore", PROGRAM, name, folder / name]
-        limit = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limited.LIMITS[name])}
-        done = subprocess.run(command, env=os.environ | limit, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return pickle.loads((folder / name).read_bytes())
-
     with ThreadPoolExecutor(4) as pool:
-        return dict(zip(limited.CASES, pool.map(run, limited.CASES)))
+        results = pool.map(lambda name: run_limited(limited.__file__, limited.LIMITS[name], name), limited.CASES)
+        return dict(zip(limited.CASES, results))
 
 
 @pytest.mark.parametrize("name", sorted(set(limited.CASES) - {"jit"}))

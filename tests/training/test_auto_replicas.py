@@ -6,7 +6,7 @@ import limited_replicas
 import numpy as np
 import pytest
 from limiting import run_limited
-from oracle import record
+from oracle import assert_same_logs, record, relative_error
 
 pytestmark = pytest.mark.xdist_group("memory")  # they train once, for all tests here
 LIMIT = 43  # in MiB: two replicas take 57 with 17 samples each, and 29 with 8
@@ -38,12 +38,10 @@ def test_reduces_once(engine, trained):
 def test_equals_one_device(engine, trained, plain):
     ours, (logs, theirs) = trained[engine], plain
     assert not any(np.array_equal(a, b) for a, b in zip(ours["before"], ours["after"]) if a.ndim)
-    errors = [np.max(np.abs(a - b)) / max(np.abs(b).max(), 1e-3) for a, b in zip(ours["after"], theirs, strict=True)]
-    assert max(errors) < 1e-10
-    record(max(errors))
-    assert ours["logs"].keys() == logs.keys()
-    for key, values in logs.items():
-        np.testing.assert_allclose(ours["logs"][key], values, rtol=1e-10, err_msg=key)
+    error = relative_error(ours["after"], theirs)
+    assert error < 1e-10
+    record(error)
+    assert_same_logs(ours["logs"], logs)
 
 
 @pytest.mark.parametrize("engine", limited_replicas.ENGINES)

@@ -10,7 +10,7 @@ from typing import Protocol
 import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
-from bigbatch.training.memory import peak
+from bigbatch.training.memory import device, peak
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -28,15 +28,15 @@ class Meter(Protocol):
 class Allocator:
     """Exact to the byte."""
 
-    def __init__(self, device: str) -> None:
-        self.name = f"the allocator of {device}"
-        self._device = device
+    def __init__(self, where: str) -> None:
+        self.name = f"the allocator of {where}"
+        self._where = where
 
     def begin(self) -> None:
-        tf.config.experimental.reset_memory_stats(self._device)
+        tf.config.experimental.reset_memory_stats(self._where)
 
     def end(self) -> int:
-        return int(tf.config.experimental.get_memory_info(self._device)["peak"])
+        return int(tf.config.experimental.get_memory_info(self._where)["peak"])
 
 
 class Resident:
@@ -50,11 +50,6 @@ class Resident:
     def end(self) -> int:
         [line] = [line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:")]
         return int(line.split()[1]) * 1024
-
-
-def device() -> str:
-    """Where models train."""
-    return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
 
 
 def of_this_process() -> Meter:

@@ -22,7 +22,7 @@ from bigbatch.diagnostics.planned import Plan, Row
 from bigbatch.diagnostics.trials import Measurement, Trials
 from bigbatch.training import keras_private
 from bigbatch.training.gradients import sum_dtype
-from bigbatch.training.memory import LESS
+from bigbatch.training.memory import LESS, device
 from bigbatch.training.optimizers import optimizers_of
 
 
@@ -142,7 +142,7 @@ class _Elsewhere:
 
 def _place(model: keras.Model, data: Any, batch_size: int, stack: ExitStack) -> _Here | _Elsewhere:
     """Where trials run: elsewhere if that is possible."""
-    if meters.device() != "CPU:0":
+    if device() != "CPU:0":
         return _Here(model, data, batch_size, why="")
     try:
         return _Elsewhere(model, data, batch_size, stack)

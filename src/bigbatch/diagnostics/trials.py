@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from bigbatch.diagnostics.meters import Meter
 from bigbatch.training import batches, replicas, snapshot
-from bigbatch.training.attempts import traced
 from bigbatch.training.memory import running_out
-from bigbatch.training.update import Update
+from bigbatch.training.update import Update, traced
 
 # The peak depends on which operations happen to run side by side.
 _REPEATS = 3

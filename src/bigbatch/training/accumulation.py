@@ -11,11 +11,10 @@ import tensorflow as tf
 from bigbatch.core.errors import describe
 from bigbatch.core.windows import Windows
 from bigbatch.training import batch_norm, keras_private, optimizers, replicas
-from bigbatch.training.attempts import traced
 from bigbatch.training.auto import Auto
 from bigbatch.training.fit import Progress, make_fit
 from bigbatch.training.stream import Limit
-from bigbatch.training.update import Update
+from bigbatch.training.update import Update, traced
 
 MicroBatchSize = int | str | None  # a number, "auto", or whole batches
 

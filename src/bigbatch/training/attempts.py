@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,7 +11,7 @@ from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.training import replicas, stream
 from bigbatch.training.memory import ELSEWHERE, OutOfMemory, running_out
 from bigbatch.training.snapshot import Snapshot, applied_to, held_by, touched
-from bigbatch.training.update import Update
+from bigbatch.training.update import Update, traced
 
 Window = tuple[Any, Any, Any, Any]  # iterator, packed batches, number of batches, factor of the learning rate
 
@@ -70,11 +69,11 @@ class Alone(_Attempt):
 class Together(_Attempt):
     """On several replicas: no replica may wait for another one in a collective that has failed, for it never ends.
 
-    So the micro-batches are one traced function, without any collective; then the workers tell each other how it went;
-    then all of them add up and apply, or none.
+    So the micro-batches are one traced function, without any collective (but that of denominators, where they must be
+    known first); then the workers tell each other how it went; then all of them add up and apply, or none.
     """
 
-    def __init__(self, model: keras.Model, pool: bool, size: int, is_batch: bool) -> None:
+    def __init__(self, model: keras.Model, pool: bool, size: int) -> None:
         super().__init__(model)
         update = Update(model, size, pool)
 
@@ -104,11 +103,6 @@ class Together(_Attempt):
         if not isinstance(self._model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return failed
         return bool(self._ask(tf.constant(failed, tf.float32)) > 0)
-
-
-def traced(model: keras.Model, function: Callable[..., Any]) -> Any:
-    """The function as the model wants it run: traced, unless it is run eagerly."""
-    return function if model.run_eagerly else tf.function(function, reduce_retracing=True, autograph=False)
 
 
 def _add_up(flag: Any) -> Any:

@@ -22,8 +22,9 @@ import tensorflow as tf
 from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.core.sizes import Shape, Sizes
 from bigbatch.training import batches, replicas, stream
-from bigbatch.training.attempts import Alone, Together, traced
+from bigbatch.training.attempts import Alone, Together
 from bigbatch.training.memory import LESS, OutOfMemory, forget_peak
+from bigbatch.training.update import traced
 
 _logger = logging.getLogger("bigbatch")
 
@@ -80,8 +81,10 @@ class Auto:
     def _attempt(self, size: int) -> Alone | Together:
         key = size, self._are_batches()
         if key not in self._attempts:
-            together = self._model.distribute_strategy.num_replicas_in_sync > 1
-            self._attempts[key] = (Together if together else Alone)(self._model, self._pool, *key)
+            if self._model.distribute_strategy.num_replicas_in_sync > 1:
+                self._attempts[key] = Together(self._model, self._pool, size)
+            else:
+                self._attempts[key] = Alone(self._model, self._pool, *key)
         return self._attempts[key]
 
 

@@ -17,8 +17,6 @@ _TENSOR = re.compile(r"shape\[([\d,]*)\] and type (\w+) on \S*/device:(\w+:\d+)"
 _AMOUNT = re.compile(r"allocat\w* (?:request for )?([\d.]+ ?(?:[KMGT]i)?B)")
 # Libraries below TensorFlow report as internal errors that they got no memory.
 _INSIDE = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory", "ALLOC_FAILED")
-
-
 # What a worker says whose own attempt went well.
 ELSEWHERE = "another worker ran out of memory"
 LESS = "Use mixed precision, rematerialisation (`keras.RematScope`), an optimizer with fewer slots or a smaller model."
@@ -39,12 +37,11 @@ class OutOfMemory:
             return "more than another worker has"
         message = self.message or ""
         tensor, amount = _TENSOR.search(message), _AMOUNT.search(message.replace("bytes", "B"))
-        device = tensor[3] if tensor else _device()
+        where = tensor[3] if tensor else device()
         more = num_bytes("memory", amount[1]) if amount else 0
         if tensor:
             more = prod(int(size) for size in tensor[1].split(",") if size) * tf.as_dtype(tensor[2]).size
-        reached = peak(device)
-        return f"more than {readable((reached or 0) + more)} on {device}"
+        return f"more than {readable((peak(where) or 0) + more)} on {where}"
 
 
 @contextmanager
@@ -61,21 +58,22 @@ def running_out() -> Iterator[OutOfMemory]:
         outcome.message = str(error)
 
 
-def peak(device: str) -> int | None:
+def peak(where: str) -> int | None:
     """The largest number of bytes in use since `forget_peak`, or `None` where the allocator does not count."""
     with suppress(ValueError):
-        return int(tf.config.experimental.get_memory_info(device)["peak"])
+        return int(tf.config.experimental.get_memory_info(where)["peak"])
     return None
 
 
 def forget_peak() -> None:
     """Lets peaks begin anew."""
-    for device in tf.config.list_logical_devices():
+    for each in tf.config.list_logical_devices():
         with suppress(ValueError):
-            tf.config.experimental.reset_memory_stats(_short(device.name))
+            tf.config.experimental.reset_memory_stats(_short(each.name))
 
 
-def _device() -> str:
+def device() -> str:
+    """Where models train."""
     gpus = tf.config.list_logical_devices("GPU")
     return _short((gpus or tf.config.list_logical_devices("CPU"))[0].name)
 

@@ -53,9 +53,10 @@ def require_together(model: keras.Model) -> None:
 
 
 def require_scope(strategy: Any, variables: Iterable[Any]) -> None:
-    """Refuses variables that replicas do not have copies of. A variable of Keras 3 holds that of TensorFlow."""
-    held = [getattr(variable, "_value", variable) for variable in variables]
-    strangers = [each.name for each in held if not strategy.extended.variable_created_in_scope(each)]
+    """Refuses variables that replicas do not have copies of."""
+    strangers = [
+        each.name for each in map(_of_tensorflow, variables) if not strategy.extended.variable_created_in_scope(each)
+    ]
     if strangers:
         refuse_outside(f"{', '.join(strangers[:3])}, made outside of {type(strategy).__name__}")
 
@@ -86,7 +87,12 @@ def of_first(values: Any) -> Any:
 def copies(variables: Iterable[Any]) -> list[Any]:
     """What each of the replicas of this worker holds of variables of Keras or TensorFlow."""
     local = tf.distribute.get_strategy().experimental_local_results
-    return [copy for variable in variables for copy in local(getattr(variable, "_value", variable))]
+    return [copy for variable in variables for copy in local(_of_tensorflow(variable))]
+
+
+def _of_tensorflow(variable: Any) -> Any:
+    """A variable of Keras 3 holds that of TensorFlow."""
+    return getattr(variable, "_value", variable)
 
 
 def num_samples(batch: Any) -> Any:

@@ -37,9 +37,12 @@ def touched(function: Any, *arguments: Any) -> list[tf.Variable]:
 
 def held_by(model: keras.Model) -> list[Any]:
     """The variables that a model, its metrics and its optimizers hold: what can be told without a trace."""
-    of_metrics = [variable for metric in model.metrics for variable in metric.variables]
-    variables = [*model.variables, *of_metrics, *applied_to(model)]
-    return list({id(variable): variable for variable in variables}.values())
+    return list({id(variable): variable for variable in [*run_through(model), *applied_to(model)]}.values())
+
+
+def run_through(model: keras.Model) -> list[Any]:
+    """The variables that a micro-batch may read or write."""
+    return [*model.variables, *(variable for metric in model.metrics for variable in metric.variables)]
 
 
 def applied_to(model: keras.Model) -> list[Any]:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.training import keras_private
+from bigbatch.training.snapshot import run_through
 
 # How the types of operations begin that change a variable; `ResourceGather`, say, only reads one.
 _WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign")
@@ -45,7 +46,7 @@ def _survey_traced(model: keras.Model, run: Callable[[], Any]) -> list[str]:
 
 def _survey_eagerly(model: keras.Model, run: Callable[[], Any]) -> list[str]:
     """Runs for real, returns the trainable variables that changed, and puts everything back."""
-    before = [(variable, tf.identity(variable)) for variable in _variables(model)]
+    before = [(variable, tf.identity(variable)) for variable in run_through(model)]
     run()
     known = {id(variable) for variable, _ in before}
     changed = [
@@ -59,7 +60,3 @@ def _survey_eagerly(model: keras.Model, run: Callable[[], Any]) -> list[str]:
     for variable, value in before:
         variable.assign(value)
     return changed
-
-
-def _variables(model: keras.Model) -> list[Any]:
-    return [*model.variables, *(variable for metric in model.metrics for variable in metric.variables)]

@@ -204,6 +204,11 @@ class Update:
             metric.update_state(_value(number, outline), sample_weight=sample_weight)
 
 
+def traced(model: keras.Model, function: Callable[..., Any]) -> Any:
+    """The function as the model wants it run: traced, unless it is run eagerly."""
+    return function if model.run_eagerly else tf.function(function, reduce_retracing=True, autograph=False)
+
+
 def _apply(outline: Outline, sums: Sums) -> None:
     weight = 1.0 if outline.adds else sums.weight
     for (optimizer, variables, present), totals in zip(outline.applications, sums.gradients):
