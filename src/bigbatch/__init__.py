@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bigbatch import schedules
     from bigbatch.core.errors import AccumulationError
     from bigbatch.diagnostics.plan import plan
+    from bigbatch.diagnostics.verify import verify
     from bigbatch.training.accumulator import GradientAccumulator
     from bigbatch.training.loops import split, windows
     from bigbatch.training.model import accumulate, release
@@ -37,6 +38,7 @@ __all__ = [
     "release",
     "schedules",
     "split",
+    "verify",
     "wait_for_workers",
     "windows",
 ]
@@ -48,10 +50,11 @@ _HOME = {
     "plan": "bigbatch.diagnostics.plan",
     "release": "bigbatch.training.model",
     "split": "bigbatch.training.loops",
+    "verify": "bigbatch.diagnostics.verify",
     "wait_for_workers": "bigbatch.training.rendezvous",
     "windows": "bigbatch.training.loops",
 }
-_NEEDS_KERAS = ("accumulate", "plan", "release")
+_NEEDS_KERAS = ("accumulate", "plan", "release", "verify")
 
 
 def __getattr__(name: str) -> Any:

@@ -146,3 +146,12 @@ def test_a_strategy_is_refused():
         model.compile("adam", "mse")
     with pytest.raises(bigbatch.AccumulationError, match=r"^A plan must be made for one replica\."):
         bigbatch.plan(model, X, Y, batch_size=8)
+
+
+def test_a_model_that_is_not_built():
+    model = keras.Sequential([layers.Dense(4), layers.GlobalAveragePooling1D(), layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"])
+    plan = bigbatch.plan(model, X, Y, batch_size=4, memory="1GB")
+    assert plan.gradients == plan.weights == 4 * (8 * 4 + 4 + 4 + 1)
+    model.fit(X, Y, verbose=0)
+    assert int(model.optimizer.iterations) == 2

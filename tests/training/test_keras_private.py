@@ -122,3 +122,17 @@ def test_the_number_of_replicas_is_a_property_of_the_class():
     extended = tf.distribute.get_strategy().extended
     assert isinstance(type(extended)._num_replicas_in_sync, property)
     assert tf.distribute.get_strategy().num_replicas_in_sync == extended._num_replicas_in_sync == 1
+
+
+def test_masks_can_be_put_on_tensors():
+    tensor, mask = tf.zeros([2, 3]), tf.ones([2, 3], tf.bool)
+    keras_private.set_keras_mask(tensor, mask)
+    assert keras_private.get_keras_mask(tensor) is mask
+
+
+def test_seeds_count_draws():
+    """A seed is repeated by adding to it what was drawn since."""
+    [generator] = keras_private.seed_generators(keras.layers.Dropout(0.5, seed=3))
+    first, second = generator.next().numpy(), generator.next().numpy()
+    assert list(second - first) == [0, 1]
+    assert list(generator.state.numpy() - second) == [0, 1]

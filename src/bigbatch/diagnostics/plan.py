@@ -19,8 +19,9 @@ from bigbatch.core.planning import Search, Trial
 from bigbatch.diagnostics import meters
 from bigbatch.diagnostics.apart import Apart, CannotTravel
 from bigbatch.diagnostics.planned import Plan, Row
+from bigbatch.diagnostics.samples import build, read, require_compiled
 from bigbatch.diagnostics.trials import Measurement, Trials
-from bigbatch.training import keras_private
+from bigbatch.training import batches
 from bigbatch.training.gradients import sum_dtype
 from bigbatch.training.memory import LESS, device
 from bigbatch.training.optimizers import optimizers_of
@@ -57,11 +58,13 @@ def plan(
         ValueError, TypeError: for arguments that are out of range.
         AccumulationError: if not even one sample fits.
     """
-    _require_compiled(model)
+    require_compiled(model)
+    _require_one_replica(model)
     require_positive("batch_size", batch_size, remedy="Use the number of samples of an update.")
     budget = meters.free_bytes() if memory is None else num_bytes("memory", memory)
-    data = _samples(x, y, sample_weight, batch_size)
-    _build(model, data)
+    [data] = read(x, y, sample_weight, num_batches=1)
+    data = batches.take(data, 0, batch_size)
+    build(model, data)
     with ExitStack() as stack:
         return _plan(model, _place(model, data, batch_size, stack), batch_size, budget)
 
@@ -150,23 +153,6 @@ def _place(model: keras.Model, data: Any, batch_size: int, stack: ExitStack) -> 
         return _Here(model, data, batch_size, why=f"; in this process, because {error}")
 
 
-def _samples(x: Any, y: Any, sample_weight: Any, batch_size: int) -> Any:
-    """At most a batch, in arrays."""
-    if isinstance(x, tf.data.Dataset):
-        return tf.nest.map_structure(lambda leaf: np.asarray(leaf)[:batch_size], next(iter(x)))
-    given = (x, y) if sample_weight is None else (x, y, sample_weight)
-    return tf.nest.map_structure(lambda leaf: None if leaf is None else np.asarray(leaf[:batch_size]), given)
-
-
-def _build(model: keras.Model, data: Any) -> None:
-    """What Keras would build at the first update."""
-    one = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[:1], data)
-    keras_private.build(model, data_batch=one)
-    for optimizer in optimizers_of(model):
-        if not optimizer.built:
-            optimizer.build(model.trainable_variables)
-
-
 def _bytes_of(variable: Any) -> int:
     return int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
 
@@ -176,11 +162,7 @@ def _show(line: str) -> None:
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
 
 
-def _require_compiled(model: Any) -> None:
-    if not isinstance(model, keras.Model) or not model.compiled:
-        raise ValueError(
-            describe("`model` must be a compiled Keras 3 model.", f"model={model!r}", "Call `model.compile` first.")
-        )
+def _require_one_replica(model: keras.Model) -> None:
     if model.distribute_strategy.num_replicas_in_sync > 1:
         raise AccumulationError(
             describe(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bigbatch.diagnostics.equivalence import Equivalence
     from bigbatch.diagnostics.planned import Plan
 
 _MIB = 2**20
@@ -25,6 +26,24 @@ def plot_plan(plan: Plan, ax: Any = None) -> Any:
     times.plot(sizes, [row.seconds_per_update for row in rows], "s-", color="C1", label="time")
     times.set(ylabel=f"time per update of {plan.batch_size} samples (s)", ylim=(0, None))
     ax.legend(loc="upper left")
+    return ax
+
+
+def plot_equivalence(report: Equivalence, ax: Any = None) -> Any:
+    """The error of every row and what rounding makes of it, on a log scale, by kind."""
+    ax = ax or _axes()
+    rows = sorted(report.table, key=lambda row: row.kind)
+    # A log scale has no place for nothing.
+    smallest = min((value for row in rows for value in (row.error, row.rounding) if value > 0), default=1e-16)
+    places = range(len(rows))
+    ax.plot(places, [max(row.rounding, smallest) for row in rows], "_", color="C7", label="rounding")
+    for exact, color, label in ((True, "C2", "within rounding"), (False, "C3", "beyond rounding")):
+        chosen = [(place, max(row.error, smallest)) for place, row in zip(places, rows) if row.exact is exact]
+        ax.plot([place for place, _ in chosen], [error for _, error in chosen], "o", color=color, label=label)
+    kinds = [row.kind for row in rows]
+    ax.set_xticks([kinds.index(kind) for kind in dict.fromkeys(kinds)], list(dict.fromkeys(kinds)), ha="left")
+    ax.set(yscale="log", xlabel="what an update comes to", ylabel="largest difference (relative)")
+    ax.legend()
     return ax
 
 

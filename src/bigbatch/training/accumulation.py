@@ -35,6 +35,12 @@ class Accumulation:
             self._traced = micro_batch_size, pool
             renew_train_function(self._model)
 
+    def settings(self) -> tuple[MicroBatchSize, int, bool]:
+        """The micro-batch size, the batches of the next update, and whether batch-norm statistics move once."""
+        assert self._traced is not None
+        micro_batch_size, pool = self._traced
+        return micro_batch_size, self._windows.num_batches(self._num_updates()), pool
+
     def overrides(self) -> dict[str, Any]:
         """The methods of the model that are replaced."""
         methods: dict[str, Any] = {

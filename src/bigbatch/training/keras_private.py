@@ -19,6 +19,7 @@ import tensorflow as tf
 
 # A mask travels from layer to loss as an attribute of the tensor, and only Keras knows where.
 from keras.src.backend.common.masking import get_keras_mask as get_keras_mask  # noqa: PLC0414
+from keras.src.backend.common.masking import set_keras_mask as set_keras_mask  # noqa: PLC0414
 
 # How Keras walks through an epoch. It counts batches, which an update may join several of.
 from keras.src.backend.tensorflow.trainer import TFEpochIterator as TFEpochIterator  # noqa: PLC0414
@@ -64,6 +65,11 @@ def build(model: keras.Model, **data: Any) -> None:
 def flatten_layers(model: keras.Model) -> Iterator[keras.layers.Layer]:
     """All layers at any depth; the public `layers` stops at the first."""
     return iter(model._flatten_layers())
+
+
+def seed_generators(layer: keras.layers.Layer) -> list[Any]:
+    """Where a layer's random numbers come from: their seeds are variables, so that draws can be repeated."""
+    return list(layer._seed_generators)
 
 
 def has_losses_of_samples(model: keras.Model) -> bool:

@@ -68,7 +68,7 @@ def run(
         observations = stack.enter_context(batch_norm.observed(model)) if pool else []
         stack.enter_context(losses.weighed(model, terms))
         stack.enter_context(replicas.alone())
-        logs = _python_function(model.train_step)(data)
+        logs = python_function(model.train_step)(data)
     optimizers.require_applications(model, applications)
 
     loose: list[Any] = []
@@ -94,8 +94,8 @@ def run(
     )
 
 
-def _python_function(train_step: Any) -> Any:
-    # One that is a `tf.function` would run once, be cached, and then not be there to be caught.
+def python_function(train_step: Any) -> Any:
+    """What a `tf.function` was made of: it would run once, be cached, and then not be there to be caught."""
     return getattr(train_step, "python_function", train_step)
 
 

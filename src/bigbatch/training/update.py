@@ -90,6 +90,10 @@ class Update:
             logged = replicas.each(lambda sums: self._finish(sums, hold), sums)
         return self._logs(replicas.of_first(logged), hold)
 
+    def look_at(self, batch: Any) -> None:
+        """Builds what is lazy, refuses what cannot be accumulated, and changes nothing. Context: the only replica."""
+        self._must_count(MicroBatches(batch, self._size, batches.num_samples(batch)).head())
+
     def _must_hold(self, batch: Any) -> bool:
         replicas.each(lambda batch: self._must_count(self._split(batch).head()), batch)
         return self._needs_totals[False]

@@ -1,0 +1,162 @@
+"""Why an update in micro-batches differs from that of the whole batch: found by trying, one thing after the other.
+
+1. The whole batch again: what the device or unseeded randomness makes of it.
+2. Every layer whole and in pieces: which of them draw, and which mix samples.
+3. The whole batch with the same draws, and with the mixing layers in pieces: what they explain, and each of them alone.
+4. What is left: state that micro-batches hand to each other, then the loss, then metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from bigbatch.diagnostics import loss_terms
+from bigbatch.diagnostics.both_ways import BothWays, Outcome
+from bigbatch.diagnostics.comparison import change, compare
+from bigbatch.diagnostics.equivalence import Cause, Row
+from bigbatch.diagnostics.pieces import Piece, Pieces, recording
+from bigbatch.diagnostics.remedies import (
+    batch_norm_cause,
+    layer_cause,
+    loss_cause,
+    metric_cause,
+    noise_cause,
+    reduction_cause,
+    state_cause,
+    unexplained_cause,
+    unseeded_cause,
+)
+from bigbatch.diagnostics.suspects import find, probe
+from bigbatch.training import batches
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The rows to show, the layers whose draws were repeated, and why rows differ."""
+
+    rows: tuple[Row, ...]
+    replayed: tuple[str, ...]
+    causes: tuple[Cause, ...]
+
+
+class Investigation:
+    """Explains a difference.
+
+    Args:
+        ways: runs updates.
+        pieces: the micro-batches.
+        reference, ours: what the two ways came to.
+        epsilon: the precision that the model computes in.
+    """
+
+    def __init__(
+        self, ways: BothWays, pieces: Sequence[Piece], reference: Outcome, ours: Outcome, epsilon: float
+    ) -> None:
+        self._ways = ways
+        self._reference = reference
+        self._ours = ours
+        self._epsilon = epsilon
+        with recording(ways.model) as passed:
+            probe(ways, batches.take(ways.batch, pieces[0].start, pieces[0].size), nullcontext())
+        self._pieces = Pieces(ways.model, pieces, passed)
+
+    def findings(self, rows: tuple[Row, ...]) -> Findings:
+        again = compare(self._reference, self._ways.whole(), self._reference, self._epsilon)
+        if not _are_exact(again):
+            return Findings(rows, (), (noise_cause(_beyond(again)),))
+        suspects = find(self._ways, self._pieces)
+        unseeded = [each.layer.name for each in suspects if each.is_random and not each.is_replayable]
+        if unseeded:
+            error = max(row.error for row in rows if row.kind == "gradient")
+            return Findings(rows, (), (unseeded_cause([(name, error) for name in unseeded]),))
+        drawing = [each.layer for each in suspects if each.is_random]
+        mixing = [each.layer for each in suspects if not each.is_random]
+        if drawing:
+            rows = self._rows(drawing)
+        causes: list[Cause] = []
+        if not _are_exact(rows):
+            causes += self._of_layers(drawing, mixing)
+            causes += self._of_the_rest(drawing, mixing)
+            causes = causes or [unexplained_cause(_beyond(rows))]
+        return Findings(rows, tuple(layer.name for layer in drawing), tuple(causes))
+
+    def _rows(self, in_pieces: Iterable[keras.layers.Layer]) -> tuple[Row, ...]:
+        """What is left of the difference when these layers see micro-batches both ways."""
+        layers = list(in_pieces)
+        whole = self._ways.whole(self._pieces.of(layers))
+        rounded = self._ways.with_last_digits_moved(self._pieces.of(layers), self._epsilon)
+        return compare(whole, self._ours, rounded, self._epsilon)
+
+    def _of_layers(self, drawing: list[keras.layers.Layer], mixing: list[keras.layers.Layer]) -> list[Cause]:
+        if not mixing:
+            return []
+        base = self._gradients(drawing)
+        shares = [(layer, change(base, self._gradients([*drawing, layer]))) for layer in mixing]
+        shares.sort(key=lambda pair: -pair[1])
+        norms = [(layer.name, share) for layer, share in shares if _is_batch_norm(layer)]
+        others = [(layer.name, share) for layer, share in shares if not _is_batch_norm(layer)]
+        return [*([batch_norm_cause(norms)] if norms else []), *([layer_cause(others)] if others else [])]
+
+    def _of_the_rest(self, drawing: list[keras.layers.Layer], mixing: list[keras.layers.Layer]) -> list[Cause]:
+        left = self._rows([*drawing, *mixing])
+        known = {variable.path for layer in mixing for variable in layer.variables}
+        kinds = {kind: [row for row in _beyond(left) if row.kind == kind] for kind in ("gradient", "statistic", "log")}
+        state = [row for row in kinds["statistic"] if row.name not in known]
+        causes: list[Cause] = []
+        if kinds["gradient"]:
+            handed_on = self._handed_on()
+            causes += [state_cause(handed_on)] if handed_on else self._of_the_loss([*drawing, *mixing])
+            causes = causes or [unexplained_cause(kinds["gradient"])]
+        elif state:
+            causes.append(state_cause([(row.name, row.error) for row in state]))
+        logs = [row for row in kinds["log"] if not (kinds["gradient"] and row.name.endswith("loss"))]
+        return [*causes, *([metric_cause(logs)] if logs else [])]
+
+    def _handed_on(self) -> list[tuple[str, float]]:
+        """The variables by which micro-batches change the gradients of later ones."""
+        *earlier, last = self._pieces.pieces
+        alone = self._of_piece(last)
+        before = self._statistics()
+        for piece in earlier:
+            self._of_piece(piece, restore=False)
+        moved = [name for name, value in self._statistics().items() if not np.array_equal(value, before[name])]
+        in_line = self._of_piece(last)
+        moved_by = change(alone, in_line)
+        return [(name, moved_by) for name in moved] if moved_by > loss_terms.TOLERANCE else []
+
+    def _of_the_loss(self, in_pieces: Sequence[keras.layers.Layer]) -> list[Cause]:
+        terms = loss_terms.examine(self._ways, self._pieces, in_pieces)
+        mixing = [term for term in terms if term.mixes]
+        if mixing:
+            return [loss_cause([(term.name, term.unexplained) for term in mixing])]
+        sizes = [piece.size for piece in self._pieces.pieces]
+        shares = [size / sum(sizes) for size in sizes]
+        return [reduction_cause(term, shares) for term in terms if not term.weighs_like(shares)]
+
+    def _gradients(self, in_pieces: Sequence[keras.layers.Layer]) -> Any:
+        return probe(self._ways, self._ways.batch, self._pieces.of(in_pieces))
+
+    def _of_piece(self, piece: Piece, *, restore: bool = True) -> Any:
+        batch = batches.take(self._ways.batch, piece.start, piece.size)
+        return probe(self._ways, batch, self._pieces.at_turn(piece.turn), restore=restore)
+
+    def _statistics(self) -> dict[str, np.ndarray]:
+        return {each.path: each.numpy() for each in self._ways.model.non_trainable_variables}
+
+
+def _are_exact(rows: Iterable[Row]) -> bool:
+    return all(row.exact for row in rows)
+
+
+def _beyond(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if not row.exact]
+
+
+def _is_batch_norm(layer: keras.layers.Layer) -> bool:
+    return isinstance(layer, keras.layers.BatchNormalization)

@@ -1,0 +1,116 @@
+"""The words for what was found, and the way out of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bigbatch.diagnostics.equivalence import Cause, Row
+from bigbatch.diagnostics.loss_terms import Term
+
+Parts = Sequence[tuple[str, float]]
+
+
+def batch_norm_cause(layers: Parts) -> Cause:
+    return Cause(
+        "batch normalisation",
+        "These layers normalise each micro-batch by its own moments; each alone moves the gradient by",
+        tuple(layers),
+        "Freeze them (`layer.trainable = False`) or use GroupNormalization or LayerNormalization to be exact; with "
+        "larger micro-batches they differ less.",
+    )
+
+
+def layer_cause(layers: Parts) -> Cause:
+    return Cause(
+        "layers that mix samples",
+        "The outputs of these layers depend on which samples share a batch; each alone moves the gradient by",
+        tuple(layers),
+        "Compute what they need of the batch before it is split, or replace them by layers that treat samples singly.",
+    )
+
+
+def loss_cause(outputs: Parts) -> Cause:
+    return Cause(
+        "a loss that couples samples",
+        "No weighting of its micro-batches gives the loss of the whole batch; of its gradient, it leaves unexplained",
+        tuple(outputs),
+        "Such a loss (contrastive, ranking, correlation) needs all samples at a time: train it on whole batches.",
+    )
+
+
+def reduction_cause(term: Term, shares: Sequence[float]) -> Cause:
+    pairs = [(f"micro-batch {number}, {share:.3g} of the samples", w) for number, (w, share) in _numbered(term, shares)]
+    if all(abs(weight - 1.0) < 1e-3 for weight in term.weights):
+        return Cause(
+            "a reduction that is a sum",
+            f"In {term.name}, samples are added up, and taken for a mean. The whole batch weighs",
+            tuple(pairs),
+            'Compile the loss with `reduction="sum"`, or divide it by the number of its samples.',
+        )
+    return Cause(
+        "a reduction that is a mean of means",
+        f"In {term.name}, each micro-batch is divided by something else than its samples. The whole batch weighs",
+        tuple(pairs),
+        "Let Keras reduce: return one value per sample and compile the loss with a mask, `sample_weight` and "
+        '`reduction="mean_with_sample_weight"`, or divide by the number of samples.',
+    )
+
+
+def _numbered(term: Term, shares: Sequence[float]) -> enumerate[tuple[float, float]]:
+    return enumerate(zip(term.weights, shares), 1)
+
+
+def state_cause(variables: Parts) -> Cause:
+    return Cause(
+        "state that every micro-batch changes",
+        "Something assigns these variables at every micro-batch instead of once per update; it makes a difference of",
+        tuple(variables),
+        "Assign them once per update: in a callback (`on_train_batch_end`), or as moving averages of the optimizer "
+        "(`use_ema`).",
+    )
+
+
+def metric_cause(rows: Sequence[Row]) -> Cause:
+    return Cause(
+        "a metric that is a mean of means",
+        "These logs are made of one number per micro-batch, not of sums over samples; they differ by",
+        tuple((row.name, row.error) for row in rows),
+        "Use a `keras.metrics.Metric`, or a function that returns one value per sample. Training is not concerned.",
+    )
+
+
+def noise_cause(rows: Sequence[Row]) -> Cause:
+    return Cause(
+        "randomness or non-determinism",
+        "The whole batch, run twice from the same state, differs from itself by",
+        tuple((row.name, row.error) for row in rows),
+        "Draw with `keras.random` and a `SeedGenerator` of the layer, or call "
+        "`tf.config.experimental.enable_op_determinism`, and verify again.",
+    )
+
+
+def unseeded_cause(layers: Parts) -> Cause:
+    return Cause(
+        "randomness",
+        "These layers draw numbers that no seed of the model repeats, so that no two updates are alike; they differ by",
+        tuple(layers),
+        "Draw with `keras.random` and a `SeedGenerator` that is an attribute of the layer, and verify again.",
+    )
+
+
+def precision_cause(name: str, rows: Sequence[Row]) -> Cause:
+    return Cause(
+        "low precision",
+        f"The model computes in {name}: the last digit of its weights moves the update as much. Errors are",
+        tuple((row.name, row.error) for row in rows),
+        "None is needed; to see that nothing else is there, verify the same model in float32.",
+    )
+
+
+def unexplained_cause(rows: Sequence[Row]) -> Cause:
+    return Cause(
+        "unknown",
+        "Neither layers, state, loss nor randomness explain what differs",
+        tuple((row.name, row.error) for row in rows),
+        "Please report it to bigbatch, with the model and `to_json()`.",
+    )

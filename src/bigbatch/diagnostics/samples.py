@@ -1,0 +1,67 @@
+"""What diagnostics are given: a model that can train, and samples to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import islice
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bigbatch.core.errors import describe
+from bigbatch.training import batches, keras_private, replicas
+from bigbatch.training.optimizers import optimizers_of
+from bigbatch.training.update import Update
+
+
+def require_compiled(model: Any) -> None:
+    if not isinstance(model, keras.Model) or not model.compiled:
+        raise ValueError(
+            describe("`model` must be a compiled Keras 3 model.", f"model={model!r}", "Call `model.compile` first.")
+        )
+
+
+def read(x: Any, y: Any, sample_weight: Any, *, num_batches: int) -> list[Any]:
+    """Batches, as `fit` would hand them on: the first ones of a dataset, or arrays cut into so many.
+
+    Their leaves are arrays or `None`.
+    """
+    if isinstance(x, tf.data.Dataset):
+        return [_arrays(batch) for batch in islice(iter(x), num_batches)]
+    given = (x, y) if sample_weight is None else (x, y, sample_weight)
+    whole = tf.nest.map_structure(_as_keras_casts, _arrays(given))
+    size = -(-batches.num_samples(whole) // num_batches)
+    return [batches.take(whole, start, size) for start in range(0, batches.num_samples(whole), size)]
+
+
+def build(model: keras.Model, batch: Any) -> None:
+    """Builds what Keras would build at the first update (layers, optimizers, losses, metrics), and changes nothing."""
+    one = tf.nest.map_structure(lambda leaf: None if leaf is None else tf.constant(leaf[:1]), batch)
+    with replicas.scope_of(model):
+        keras_private.build(model, data_batch=one)
+        for optimizer in optimizers_of(model) if replicas.number() > 1 else ():
+            if not optimizer.built:
+                optimizer.build(model.trainable_variables)
+    if model.distribute_strategy.num_replicas_in_sync == 1:
+        with _somewhere(model):
+            Update(model, None, pool=True).look_at(one)
+
+
+@contextmanager
+def _somewhere(model: keras.Model) -> Iterator[None]:
+    """In a graph that never runs, unless the model must run eagerly."""
+    with nullcontext() if model.run_eagerly else keras_private.FuncGraph("build").as_default():
+        yield
+
+
+def _arrays(batch: Any) -> Any:
+    return tf.nest.map_structure(lambda leaf: None if leaf is None else np.asarray(leaf), batch)
+
+
+def _as_keras_casts(leaf: Any) -> Any:
+    if leaf is None or not np.issubdtype(leaf.dtype, np.floating):
+        return leaf
+    return leaf.astype(keras.config.floatx())

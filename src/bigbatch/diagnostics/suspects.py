@@ -1,0 +1,137 @@
+"""Which layers do not treat samples one by one: found by calling each of them whole and in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bigbatch.diagnostics.both_ways import Arrays, BothWays, FirstReplica
+from bigbatch.diagnostics.pieces import Pieces, callable_layers
+from bigbatch.training import optimizers, replicas
+from bigbatch.training.micro_batch import python_function
+from bigbatch.training.overriding import overridden
+
+# What the output of a layer may differ by when its batch is cut; mixing samples makes far more.
+_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+
+
+class Suspect(NamedTuple):
+    """A layer whose output depends on how its batch is cut: by chance, or because it mixes samples.
+
+    What it draws can be drawn again if it comes from seeds of the model.
+    """
+
+    layer: keras.layers.Layer
+    is_random: bool
+    is_replayable: bool
+
+
+def probe(ways: BothWays, batch: Any, context: AbstractContextManager[Any], *, restore: bool = True) -> Arrays:
+    """The gradients of one run of `train_step`, not traced, so that every layer can be watched. Nothing is applied."""
+    found: Arrays = {}
+    first = FirstReplica()
+
+    def run(batch: Any) -> None:
+        with optimizers.caught(ways.model) as applications, replicas.alone():
+            python_function(ways.model.train_step)(batch)
+        for number, each in enumerate(applications if first.speaks() else []):
+            for variable, gradient in zip(each.variables, each.gradients):
+                if gradient is not None:
+                    found[f"{number}/{variable.path}"] = tf.convert_to_tensor(gradient).numpy().astype("float64")
+
+    ways.num_updates += 1
+    try:
+        with context, replicas.scope_of(ways.model):
+            replicas.each(run, batch)
+    finally:
+        if restore:
+            ways.restore()
+    return found
+
+
+def find(ways: BothWays, pieces: Pieces) -> list[Suspect]:
+    """Those in which it happens: a layer around another one that explains it is not one."""
+    search = _Search(pieces)
+    probe(ways, ways.batch, search.watching(ways.model))
+    return list(search.found.values())
+
+
+class _Search:
+    def __init__(self, pieces: Pieces) -> None:
+        self.found: dict[int, Suspect] = {}
+        self._num_findings = 0
+        self._pieces = pieces
+        self._is_trying = False
+
+    @contextmanager
+    def watching(self, model: keras.Model) -> Iterator[None]:
+        with self._pieces.at_turn(0), ExitStack() as stack:
+            for layer in callable_layers(model):
+                stack.enter_context(overridden(layer, call=self._watched(layer)))
+            yield
+
+    def _watched(self, layer: keras.layers.Layer) -> Callable[..., Any]:
+        original, number = layer.call, count()
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # Inside of a function that a layer has traced there are no values to compare.
+            if self._is_trying or not tf.executing_eagerly():
+                return original(*args, **kwargs)
+            index, before, drawn = next(number), self._num_findings, self._pieces.drawn
+            outputs = original(*args, **kwargs)
+            if self._num_findings == before:
+                self._try(_Call(layer, index, original, args, kwargs, drawn), outputs)
+            return outputs
+
+        return call
+
+    def _try(self, call: _Call, outputs: Any) -> None:
+        after = self._pieces.drawn
+        self._is_trying = True
+        try:
+            self._pieces.drawn = call.drawn
+            if _differ(outputs, call.in_pieces(self._pieces)):
+                self._pieces.drawn = call.drawn
+                is_replayable = not _differ(outputs, call.whole())
+                is_random = not is_replayable or _differ(outputs, call.whole())
+                self._num_findings += 1
+                self.found.setdefault(id(call.layer), Suspect(call.layer, is_random, is_replayable))
+        finally:
+            self._is_trying, self._pieces.drawn = False, after
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a layer, to be made again."""
+
+    layer: keras.layers.Layer
+    index: int
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    drawn: dict[int, int]
+
+    def whole(self) -> Any:
+        return self.function(*self.args, **self.kwargs)
+
+    def in_pieces(self, pieces: Pieces) -> Any:
+        return pieces.call(self.layer, self.index, self.function, self.args, self.kwargs)
+
+
+def _differ(outputs: Any, others: Any) -> bool:
+    pairs = zip(tf.nest.flatten(outputs), tf.nest.flatten(others))
+    return any(_apart(a, b) for a, b in pairs if tf.is_tensor(a) and a.dtype.name in _TOLERANCE)
+
+
+def _apart(tensor: Any, other: Any) -> bool:
+    a, b = (np.asarray(each).astype("float64") for each in (tensor, other))
+    return a.shape != b.shape or float(np.max(np.abs(a - b), initial=0.0)) > _TOLERANCE[tensor.dtype.name] * max(
+        float(np.max(np.abs(a), initial=0.0)), 1e-30
+    )

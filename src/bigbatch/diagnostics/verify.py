@@ -1,0 +1,115 @@
+"""`verify`: whether the update in micro-batches equals that of the whole batch, and if not, why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from bigbatch.core.errors import describe, require_size
+from bigbatch.diagnostics.both_ways import BothWays
+from bigbatch.diagnostics.causes import Findings, Investigation
+from bigbatch.diagnostics.comparison import compare, precision
+from bigbatch.diagnostics.equivalence import Cause, Equivalence, Row
+from bigbatch.diagnostics.pieces import cut
+from bigbatch.diagnostics.remedies import precision_cause
+from bigbatch.diagnostics.samples import build, read, require_compiled
+from bigbatch.training import batches
+
+_FLOAT32_ROUNDING = 1e-4
+
+
+def verify(
+    model: keras.Model,
+    x: Any,
+    y: Any = None,
+    *,
+    micro_batch_size: int | None = None,
+    batches_per_update: int | None = None,
+    sample_weight: Any = None,
+) -> Equivalence:
+    """Runs one update on the whole batch and in micro-batches, and names the cause of any difference.
+
+        report = bigbatch.verify(model, x, y, micro_batch_size=16)
+        print(report)
+        assert report.exact
+
+    The whole batch is plain Keras, the model's own `train_step`; rows of an embedding are added up before they are
+    applied, as in a dense gradient. What rounding may make of the update is measured, too: the whole batch again, after
+    the last digit of every weight has moved. Causes are found by trying. The model is not changed.
+
+    Args:
+        model: a compiled model, accumulated or not. What is not given below is as it accumulates.
+        x, y, sample_weight: the samples of one update, as for `fit`: arrays, or in `x` a batched dataset, whose first
+            batches are taken.
+        micro_batch_size: samples at a time, on each replica; whole batches if `batches_per_update` is given alone.
+        batches_per_update: the update joins so many batches; arrays are cut into them.
+
+    Raises:
+        ValueError, TypeError: for arguments that are out of range.
+        AccumulationError: for a model that cannot be accumulated.
+    """
+    require_compiled(model)
+    require_size("micro_batch_size", micro_batch_size, off="verify a window of whole batches")
+    require_size("batches_per_update", batches_per_update, off="verify one batch")
+    size, num_batches, pool = _settings(model, micro_batch_size, batches_per_update)
+    window = read(x, y, sample_weight, num_batches=num_batches)
+    sizes = [batches.num_samples(batch) for batch in window]
+    pieces = cut(sizes, size, model.distribute_strategy.num_replicas_in_sync)
+    _require_pieces(len(pieces), size, num_batches)
+    build(model, window[0])
+    ways = BothWays(model, [tf.nest.map_structure(_constant, batch) for batch in window], size, pool)
+    name, epsilon = precision(model)
+    reference, ours = ways.whole(), ways.accumulated()
+    rows = compare(reference, ours, ways.with_last_digits_moved(None, epsilon), epsilon)
+    findings = Findings(rows, (), ())
+    if not all(row.exact for row in rows):
+        findings = Investigation(ways, pieces, reference, ours, epsilon).findings(rows)
+    return Equivalence(
+        exact=all(row.exact for row in findings.rows),
+        num_samples=sum(sizes),
+        micro_batches=tuple(piece.size for piece in pieces),
+        table=findings.rows,
+        causes=findings.causes or _of_low_precision(name, findings.rows),
+        replayed=findings.replayed,
+        num_updates=ways.num_updates,
+    )
+
+
+def _settings(
+    model: keras.Model, micro_batch_size: int | None, batches_per_update: int | None
+) -> tuple[int | None, int, bool]:
+    accumulation = vars(model).get("_accumulation")
+    its_size, its_batches, pool = (None, 1, True) if accumulation is None else accumulation.settings()
+    if micro_batch_size is None and batches_per_update is None:
+        micro_batch_size, batches_per_update = its_size, its_batches
+    if micro_batch_size == "auto":
+        raise ValueError(
+            describe(
+                "`micro_batch_size` must be given for a model that looks for its own.",
+                'micro_batch_size="auto"',
+                "Give the size that training has found, or a smaller one.",
+            )
+        )
+    return micro_batch_size, batches_per_update or 1, pool
+
+
+def _of_low_precision(name: str, rows: tuple[Row, ...]) -> tuple[Cause, ...]:
+    coarse = [row for row in rows if row.kind == "gradient" and row.error > _FLOAT32_ROUNDING]
+    return (precision_cause(name, coarse),) if coarse and name in ("float16", "bfloat16") else ()
+
+
+def _constant(leaf: Any) -> Any:
+    return None if leaf is None else tf.constant(leaf)
+
+
+def _require_pieces(number: int, micro_batch_size: int | None, batches_per_update: int) -> None:
+    if number < 2:
+        raise ValueError(
+            describe(
+                "The update must have at least two micro-batches to be compared with the whole batch.",
+                f"micro_batch_size={micro_batch_size!r}, batches_per_update={batches_per_update!r}, which make one",
+                "Give a `micro_batch_size` below the number of samples, or more batches.",
+            )
+        )

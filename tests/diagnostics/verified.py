@@ -1,0 +1,138 @@
+"""Models to verify: some that accumulate exactly, and some that must be caught."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+L = keras.layers
+NUM_SAMPLES, SIZE = 22, 6
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(NUM_SAMPLES, 4))
+Y = RANDOM.normal(size=(NUM_SAMPLES, 1)) + 0.1
+Y[::SIZE] = 3.0  # so that every micro-batch has a target that counts
+WEIGHTS = RANDOM.uniform(0.1, 2.0, size=NUM_SAMPLES)
+SEQUENCES = RANDOM.normal(size=(NUM_SAMPLES, 3, 4))
+TOKENS = np.sort(RANDOM.integers(0, 7, size=(NUM_SAMPLES, 5)))[:, ::-1].copy()
+LABELS = RANDOM.integers(0, 3, size=(NUM_SAMPLES, 5))
+
+
+def sequential(*layers, x=X, loss="mse", **settings):
+    model = keras.Sequential([keras.Input(x.shape[1:]), *layers])
+    model.compile(settings.pop("optimizer", "adam"), loss, **settings)
+    return model
+
+
+def mlp(**settings):
+    return sequential(L.Dense(8, activation="tanh", kernel_regularizer="l2"), L.Dense(1), metrics=["mae"], **settings)
+
+
+def masked():
+    layers = L.Embedding(7, 4, mask_zero=True), L.Dense(3, activation="softmax")
+    model = keras.Sequential([keras.Input((5,), dtype="int32"), *layers])
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def attention():
+    inputs = keras.Input(SEQUENCES.shape[1:])
+    hidden = L.MultiHeadAttention(2, 2, dropout=0.3)(inputs, inputs) + inputs
+    outputs = L.Dense(1)(L.GlobalAveragePooling1D()(L.Dropout(0.5)(L.LayerNormalization()(hidden))))
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", "mse")
+    return model
+
+
+def over_valid(y_true, y_pred):
+    """A masked mean of its own making."""
+    valid = tf.cast(y_true > 0, y_pred.dtype)
+    return tf.reduce_sum(valid * tf.square(y_true - y_pred)) / tf.reduce_sum(valid)
+
+
+def added(y_true, y_pred):
+    return tf.reduce_sum(tf.square(y_true - y_pred))
+
+
+def contrastive(y_true, y_pred):
+    similar = tf.matmul(y_pred, y_pred, transpose_b=True)
+    return tf.reduce_mean(tf.reduce_logsumexp(similar, axis=1) - tf.linalg.diag_part(similar))
+
+
+def relative_error(y_true, y_pred):
+    return tf.reduce_sum(tf.abs(y_true - y_pred)) / tf.reduce_sum(tf.abs(y_true))
+
+
+class MiniBatchDeviation(L.Layer):
+    def call(self, inputs):
+        return inputs * tf.math.reduce_std(inputs)
+
+
+class Unseeded(L.Layer):
+    def call(self, inputs):
+        return inputs + tf.random.normal(tf.shape(inputs), dtype=inputs.dtype)
+
+
+class OwnStep(keras.Model):
+    """A model that never calls itself: its loss is none of Keras' business."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.encoder = L.Dense(3, kernel_regularizer="l2")
+        self.loss_of_batch = loss
+
+    def call(self, inputs):
+        return self.encoder(inputs)
+
+    def train_step(self, data):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            loss = self.loss_of_batch(y, self.encoder(x), sample_weight) + sum(self.losses)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+def own_step(loss):
+    model = OwnStep(loss)
+    model.compile("sgd")
+    return model
+
+
+def forgotten_weights(y_true, y_pred, sample_weight):
+    """Divides by its summed weights, which nobody else knows of."""
+    values = tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
+    sample_weight = tf.cast(sample_weight, values.dtype)
+    return tf.reduce_sum(values * sample_weight) / tf.reduce_sum(sample_weight)
+
+
+class Averaging(keras.Model):
+    """Moves an average of its weights in every run of `train_step`."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(1)
+        self.average = self.add_weight(shape=(4, 1), initializer="zeros", trainable=False, name="average")
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        self.average.assign(0.9 * self.average + 0.1 * self.dense.kernel)
+        return logs
+
+
+class Buffering(Averaging):
+    """Adds gradients to a buffer that it forgets to empty."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x) - tf.cast(y, self.compute_dtype)))
+        kernel, bias = tape.gradient(loss, self.trainable_variables)
+        self.average.assign_add(kernel)
+        self.optimizer.apply([tf.identity(self.average), bias], self.trainable_variables)
+        return {"loss": loss}
+
+
+def compiled(model):
+    model.compile("sgd", "mse")
+    return model
