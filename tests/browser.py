@@ -10,12 +10,13 @@ import io
 import json
 import os
 import platform
+import select
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import urllib.request
-from collections import deque
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,8 +29,14 @@ SHA512 = "jiGWqSvPMdu4+P9TilYqAR7yEGPEHINx+lCvE/NqNO/EHYzF/x1hUiI5T6ioVIt7dEy7n8
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig><dir>{0}/fonts</dir><cachedir>{0}/cache</cachedir></fontconfig>"""
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe")
-# DevTools reads from 3 and writes to 4; the shell puts the pipes there.
-SHELL = 'exec "$0" "$@" 3<&{} 4>&{}'
+# DevTools reads from 3 and writes to 4; neither pipe may be in the way of the other when it is put there.
+PUT_AND_RUN = """
+import fcntl, os, sys
+high = [fcntl.fcntl(int(pipe), fcntl.F_DUPFD, 10) for pipe in sys.argv[1:3]]
+os.dup2(high[0], 3)
+os.dup2(high[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 TIMEOUT = 60
 
 
@@ -93,8 +100,8 @@ class Page:
 
     def __init__(self, commands, answers):
         self._commands, self._answers = commands, answers
-        self._num_sent, self._session, self._events = 0, None, deque()
-        self.errors = []
+        self._num_sent, self._session, self._received, self._events = 0, None, b"", []
+        self.errors, self.requests = [], []
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -109,7 +116,7 @@ class Page:
         self.errors, self.requests = [], []
         self._events.clear()
         self._ask("Page.navigate", url=address)
-        while not any(event == "Page.loadEventFired" for event in self._events):
+        while "Page.loadEventFired" not in self._events:
             self._hear()
 
     def ask(self, script):
@@ -136,11 +143,13 @@ class Page:
                 return answer["result"]
 
     def _hear(self):
-        received = bytearray()
-        while (byte := self._answers.read(1)) != b"\0":
-            assert byte, "the browser has ended"
-            received += byte
-        message = json.loads(received)
+        while b"\0" not in self._received:
+            assert select.select([self._answers], [], [], TIMEOUT)[0], "the browser does not answer"
+            some = os.read(self._answers, 2**16)
+            assert some, "the browser has ended"
+            self._received += some
+        text, self._received = self._received.split(b"\0", 1)
+        message = json.loads(text)
         self._note(message.get("method"), message.get("params", {}))
         return message
 
@@ -162,20 +171,20 @@ def opened():
     command, environment = find()
     read_commands, write_commands = os.pipe()
     read_answers, write_answers = os.pipe()
+    start = [sys.executable, "-c", PUT_AND_RUN, str(read_commands), str(write_answers)]
     with (
         tempfile.TemporaryDirectory() as profile,
         os.fdopen(write_commands, "wb") as commands,
-        os.fdopen(read_answers, "rb") as answers,
+        os.fdopen(read_answers, "rb", buffering=0),
         subprocess.Popen(
-            ["sh", "-c", SHELL.format(read_commands, write_answers), command, *OPTIONS, f"--user-data-dir={profile}"],
+            [*start, command, *OPTIONS, f"--user-data-dir={profile}"],
             env=os.environ | environment | {"HOME": profile},
             pass_fds=(read_commands, write_answers),
-            stderr=subprocess.DEVNULL,
         ) as process,
     ):
         os.close(read_commands)
         os.close(write_answers)
         try:
-            yield Page(commands, answers)
+            yield Page(commands, read_answers)
         finally:
             process.kill()

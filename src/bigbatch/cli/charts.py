@@ -11,7 +11,7 @@ from html import escape
 from math import ceil, floor, log10
 
 WIDTH, HEIGHT = 600, 380
-LEFT, RIGHT, TOP, BOTTOM = 76, 18, 58, 54
+LEFT, RIGHT, TOP, BOTTOM = 76, 18, 70, 56
 _NICE = (1, 2, 2.5, 5, 10)
 
 
@@ -44,10 +44,11 @@ class Series:
 
 @dataclass(frozen=True)
 class Level:
-    """A dashed line across."""
+    """A dashed line across; its name is written where it `anchor`s, at the "start" or the "end"."""
 
     name: str
     value: float
+    anchor: str
 
 
 def linear(label: str, values: Sequence[float], *, whole: bool = False) -> Axis:
@@ -69,11 +70,11 @@ def decades(label: str, values: Sequence[float]) -> Axis:
     """Powers of ten around the values.
 
     >>> decades("distance", [3e-2, 2e-1]).ticks
-    ((0.01, '10⁻²'), (0.1, '10⁻¹'), (1.0, '10⁰'))
+    ((0.01, '1e-2'), (0.1, '1e-1'), (1.0, '1'))
     """
     positive = [value for value in values if value > 0]
     low, high = floor(log10(min(positive))), ceil(log10(max(positive)) + 1e-9)
-    ticks = tuple((10.0**power, f"10{_superscript(power)}") for power in range(low, max(high, low + 1) + 1))
+    ticks = tuple((10.0**power, f"1e{power}" if power else "1") for power in range(low, max(high, low + 1) + 1))
     return Axis(label, ticks[0][0], ticks[-1][0], ticks, log=True)
 
 
@@ -125,14 +126,15 @@ def _grid(x: Axis, y: Axis) -> list[str]:
         parts.append(f'<line class="grid" x1="{at:.1f}" y1="{floor_}" x2="{at:.1f}" y2="{floor_ + 5}"/>')
         parts.append(_text(at, floor_ + 21, words, "tick"))
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 9, x.label, "axis x-axis"))
-    parts.append(_text(18, middle, y.label, "axis y-axis", turn=f' transform="rotate(-90 18 {middle:.1f})"'))
+    parts.append(_text(22, middle, y.label, "axis y-axis", turn=f' transform="rotate(-90 22 {middle:.1f})"'))
     return parts
 
 
 def _level(level: Level, y: Axis) -> str:
     at = _up(y, level.value)
     line = f'<line class="level" x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}"/>'
-    return line + _text(WIDTH - RIGHT - 4, at - 7, level.name, "level-name", anchor="end")
+    left = LEFT + 4 if level.anchor == "start" else WIDTH - RIGHT - 4
+    return line + _text(left, at - 7, level.name, "level-name", anchor=level.anchor)
 
 
 def _line(series: Series, x: Axis, y: Axis) -> str:
@@ -145,12 +147,8 @@ def _line(series: Series, x: Axis, y: Axis) -> str:
 def _legend(series: Sequence[Series]) -> list[str]:
     parts = []
     for number, each in enumerate(series):
-        left, at = LEFT + (number % 2) * 250, 16 + 20 * (number // 2)
-        mark = f'<polyline points="{left},{at} {left + 26},{at}"/><circle cx="{left + 13}" cy="{at}" r="3.4"/>'
+        at = 14 + 25 * number
+        mark = f'<polyline points="{LEFT},{at} {LEFT + 26},{at}"/><circle cx="{LEFT + 13}" cy="{at}" r="3.4"/>'
         parts.append(f'<g class="series {each.kind}">{mark}</g>')
-        parts.append(_text(left + 34, at + 4.5, each.name, "legend", anchor="start"))
+        parts.append(_text(LEFT + 38, at + 4.5, each.name, "legend", anchor="start"))
     return parts
-
-
-def _superscript(number: int) -> str:
-    return str(number).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

@@ -87,6 +87,11 @@ class Results:
         return (self.starved, self.plain, self.ours, self.built_in)
 
     @property
+    def small(self) -> str:
+        """The budget in words."""
+        return f"{self.budget // 2**20} MiB"
+
+    @property
     def num_samples(self) -> int:
         return self.plain.updates[-1].samples // self.epochs
 
@@ -106,9 +111,9 @@ class Results:
         """What was claimed and did not come true."""
         broken = []
         if self.starved.error is None:
-            broken.append(f"Plain Keras fits in {readable(self.budget)}: the budget shows nothing.")
+            broken.append(f"Plain Keras fits in {self.small}: the budget shows nothing.")
         if self.ours.error is not None or self.ours.peak is None or self.ours.peak > self.budget:
-            broken.append(f"bigbatch needs more than {readable(self.budget)}: {self.ours.error or self.ours.peak}.")
+            broken.append(f"bigbatch needs more than {self.small}: {self.ours.error or self.ours.peak}.")
         if not self.worst <= PROMISED_DISTANCE:
             broken.append(f"The weights lie {self.worst:.1e} from plain Keras', not within {PROMISED_DISTANCE:.0e}.")
         return broken

@@ -31,7 +31,7 @@ def memory(results: Results) -> str:
     y = charts.linear("peak memory (MiB)", [*(peak for _, peak in ours + plain), budget])
     x = charts.named("micro-batch size (samples)", [each.micro_batch_size for each in results.peaks])
     series = [Series("plain Keras, whole batch", "plain", plain), Series("bigbatch", "ours", ours)]
-    levels = [Level(f"budget, {budget:.0f} MiB", budget)]
+    levels = [Level(f"budget, {budget:.0f} MiB", budget, "start")]
     return charts.draw("Peak memory against micro-batch size", x, y, series, levels)
 
 
@@ -43,4 +43,4 @@ def distance(results: Results) -> str:
     x = charts.linear(_UPDATES, [len(ours)], whole=True)
     series = [Series("bigbatch", "ours", ours), Series("Keras' own accumulation", "built-in", built_in)]
     title = "Distance of the weights from those of the whole batch, after every update"
-    return charts.draw(title, x, y, series, [Level("rounding of one float32", FLOAT32)])
+    return charts.draw(title, x, y, series, [Level("rounding of one float32", FLOAT32, "end")])

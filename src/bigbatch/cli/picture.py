@@ -31,7 +31,7 @@ def draw(results: Results) -> str:
         f"Batches of {results.batch_size} in {readable(results.ours.peak or 0)} instead of "
         f"{readable(results.plain.peak or 0)}, and the same weights"
     )
-    below = f"`bigbatch demo` on this machine: micro-batches of {results.micro_batch_size}, {results.versions}"
+    below = f"Drawn by bigbatch demo: micro-batches of {results.micro_batch_size}; {results.versions}"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '

@@ -37,7 +37,7 @@ p {{ margin: 0 0 16px; }} .lead {{ font-size: 20px; color: var(--faint); max-wid
 .tile {{ background: var(--card); border: 1px solid var(--rule); border-radius: 12px; padding: 16px 18px; }}
 .tile b {{ display: block; font-size: 27px; letter-spacing: -0.02em; line-height: 1.25; white-space: nowrap; }}
 .tile span {{ font-size: 14px; color: var(--faint); line-height: 1.4; display: block; }}
-.scroll {{ overflow-x: auto; }}
+.scroll {{ overflow-x: auto; }} .formula {{ white-space: nowrap; }}
 table {{ border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }}
 th, td {{ text-align: right; padding: 9px 0 9px 14px; border-bottom: 1px solid var(--rule); white-space: nowrap; }}
 th:first-child, td:first-child {{ text-align: left; padding-left: 0; }}
@@ -46,7 +46,7 @@ tbody th {{ font-weight: 500; }} tr.ours th, tr.ours td {{ font-weight: 650; col
 td.died {{ color: var(--budget); font-weight: 650; }}
 figure {{ margin: 24px 0 0; background: var(--card); border: 1px solid var(--rule); border-radius: 12px;
   padding: 22px 20px 14px; }}
-.chart {{ display: block; width: 100%; min-width: 440px; height: auto; }}
+.chart {{ display: block; width: 100%; height: auto; }}
 details {{ margin-top: 10px; font-size: 14px; }} summary {{ cursor: pointer; color: var(--faint); }}
 details .scroll {{ margin-top: 10px; max-height: 320px; overflow-y: auto; }}
 pre {{ background: var(--card); border: 1px solid var(--rule); border-left: 4px solid var(--budget); border-radius: 8px;
@@ -56,6 +56,7 @@ code, pre {{ font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospa
 footer {{ margin-top: 84px; padding-top: 20px; border-top: 1px solid var(--rule); color: var(--faint);
   font-size: 14px; }}
 @media (max-width: 600px) {{
-  body {{ font-size: 16px; }} main {{ padding-top: 40px; }} figure {{ padding: 16px 12px 10px; }}
+  body {{ font-size: 16px; }} main {{ padding-top: 40px; }} figure {{ padding: 16px 10px 10px; }}
+  .chart text, .chart .tick, .chart .level-name {{ font-size: 20px; }}
 }}
 """
