@@ -147,7 +147,7 @@ def _line(series: Series, x: Axis, y: Axis) -> str:
 def _legend(series: Sequence[Series]) -> list[str]:
     parts = []
     for number, each in enumerate(series):
-        at = 14 + 25 * number
+        at = 17 + 25 * number
         mark = f'<polyline points="{LEFT},{at} {LEFT + 26},{at}"/><circle cx="{LEFT + 13}" cy="{at}" r="3.4"/>'
         parts.append(f'<g class="series {each.kind}">{mark}</g>')
         parts.append(_text(LEFT + 38, at + 4.5, each.name, "legend", anchor="start"))

@@ -28,9 +28,9 @@ from bigbatch.cli.demo_results import COLUMNS, Distance, Peak, Results, Run, Upd
 from bigbatch.core.bytes import readable
 from bigbatch.core.errors import describe, require_positive
 
-BATCH_SIZE, MICRO_BATCH_SIZE, EPOCHS = 512, 32, 5
+BATCH_SIZE, MICRO_BATCH_SIZE, EPOCHS = 512, 32, 4
 BUDGET = 64 * 2**20
-SIZES = (8, 32, 64, 128, 256, 512)
+SIZES = (8, 32, 128, 512)
 NEEDED = {"keras": "tensorflow-cpu", "tensorflow": "tensorflow-cpu", "sklearn": "demo"}
 
 
