@@ -90,7 +90,6 @@ class Telling(keras.callbacks.Callback):
             return
         seconds = time.perf_counter() - self._start
         self.weights.append(np.concatenate([np.ravel(weight) for weight in self.model.get_weights()]))
-        optimizer = self.model.optimizer
         tell(
             "update",
             samples=self._num_epochs * self._num_samples + self._samples[batch],
@@ -98,7 +97,7 @@ class Telling(keras.callbacks.Callback):
             accuracy=float(logs["accuracy"]),
             seconds=seconds,
             peak=peak(),
-            num_applied=int(optimizer.iterations) // (optimizer.gradient_accumulation_steps or 1),
+            num_applied=int(self.model.optimizer.iterations),
         )
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
