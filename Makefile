@@ -6,10 +6,10 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .PHONY: demo test test-matrix check format bench example-ray clean
 
-demo: $(READY)  ## trains the same model plainly and accumulated, and compares
-	$(BIN)/python -m bigbatch.cli.demo
+demo: $(READY)  ## trains in memory that is too small, compares, and writes bigbatch-demo.html
+	$(BIN)/python -m bigbatch demo --report bigbatch-demo.html
 
-test: $(READY)  ## runs the test suite
+test: $(READY)  ## runs the test suite; fetches a browser into .browser/ if none is installed
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-matrix: $(READY)  ## runs the tests of custom loops on TensorFlow 1.14 to the newest; ROWS chooses some
@@ -37,7 +37,7 @@ example-ray: $(READY)  ## installs Ray and trains with two of its workers
 	$(BIN)/python examples/ray_train.py
 
 clean:
-	rm -rf $(VENV) .matrix build dist
+	rm -rf $(VENV) .browser .matrix build dist
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "bigbatch needs Python 3.10 or later: make PYTHON=...")'

@@ -1,86 +1,183 @@
-"""The same network on the same batches, plainly and accumulated: `python -m bigbatch.cli.demo`.
+"""`bigbatch demo`: the same network on the same batches of 512, in memory too small for them.
 
-Each run is a process of its own, with TensorFlow's BFC allocator, whose peaks are exact to the byte.
+Plain Keras in a small budget (it dies), plain Keras with room, bigbatch in the small budget, and, for comparison,
+Keras' own accumulation. What is run and compared is decided here; each run is a process of `demo_runs`, and what is
+shown is left to `demo_display` and `report`. This process needs no TensorFlow.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
-BATCH_SIZE, MICRO_BATCH_SIZE, EPOCHS = 512, 32, 3
+from bigbatch.cli import picture, report
+from bigbatch.cli.demo_display import Display, progress_in_words, suited_to
+from bigbatch.cli.demo_processes import events
+from bigbatch.cli.demo_results import COLUMNS, Distance, Peak, Results, Run, Update, table
+from bigbatch.core.bytes import readable
+from bigbatch.core.errors import describe, require_positive
+
+BATCH_SIZE, MICRO_BATCH_SIZE, EPOCHS = 512, 32, 4
+BUDGET = 64 * 2**20
+SIZES = (8, 32, 128, 512)
+NEEDED = {"keras": "tensorflow-cpu", "tensorflow": "tensorflow-cpu", "sklearn": "demo"}
 
 
-def train(micro_batch_size: int | None, folder: Path) -> None:
-    """Trains a small network on scikit-learn's digits and leaves its weights and figures in `folder`."""
-    import keras
-    import tensorflow as tf
-    from sklearn.datasets import load_digits
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("bigbatch demo", description="Trains in memory that is too small, and compares.")
+    parser.add_argument("--report", type=Path, default=Path("bigbatch-demo.html"), help="the page (%(default)s)")
+    parser.add_argument("--picture", type=Path, help="an SVG picture of it, too")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="how often the data is seen (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the results for machines, and the rest to stderr")
+    return parser
 
-    import bigbatch
 
-    x, y = load_digits(return_X_y=True)
-    x = (x / 16).reshape(-1, 8, 8, 1).astype("float32")
-    keras.utils.set_random_seed(1)
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            layers.UpSampling2D(4),
-            layers.Conv2D(32, 3, padding="same", activation="relu"),
-            layers.Conv2D(32, 3, padding="same", activation="relu"),
-            layers.Conv2D(64, 3, strides=2, padding="same", activation="relu"),
-            layers.Flatten(),
-            layers.Dense(10, activation="softmax"),
-        ]
+def require_packages() -> None:
+    """All that the runs import, or an error before the first is started."""
+    missing = [name for name in NEEDED if not find_spec(name)]
+    if missing:
+        extras = ",".join(sorted({NEEDED[name] for name in missing}))
+        remedy = f'Install what is missing with `pip install "bigbatch[{extras}]"`.'
+        expected = "`bigbatch demo` needs Keras, TensorFlow and scikit-learn."
+        raise ModuleNotFoundError(describe(expected, f"no {', '.join(missing)}", remedy))
+
+
+def settings(epochs: int, folder: Path, **others: Any) -> dict[str, Any]:
+    """What a run is told; plain Keras on whole batches unless others are given."""
+    plain = {"size": BATCH_SIZE, "micro_batch_size": None, "num_batches": None, "sizes": ()}
+    return {"batch_size": BATCH_SIZE, "epochs": epochs, "folder": str(folder), **plain, **others}
+
+
+def train(name: str, told: dict[str, Any], budget: int | None, display: Display) -> Run:
+    """One run, shown as it goes."""
+    updates: list[Update] = []
+    outcome: dict[str, Any] = {}
+    total = 0
+    display.begin(name)
+    for event in events(told, budget):
+        kind = event.pop("event")
+        if kind == "begin":
+            total = event["num_updates"]
+        elif kind == "update":
+            updates.append(Update(**event))
+            display.advance(name, len(updates), total, progress_in_words(event["loss"], event["peak"], budget))
+        else:
+            outcome = event
+    run = Run(name, told["micro_batch_size"] or told["size"], budget, tuple(updates), **outcome)
+    words = run.error or f"loss {run.loss:.4f}  peak {readable(run.peak or 0)}  accuracy {run.accuracy:.3f}"
+    display.end(name, words, died=run.error is not None)
+    return run
+
+
+def measure(told: dict[str, Any], display: Display) -> tuple[Peak, ...]:
+    """The peak of every micro-batch size."""
+    name = "memory by micro-batch size"
+    peaks: list[Peak] = []
+    display.begin(name)
+    for event in events(told, None):
+        if event.pop("event") == "peak":
+            peaks.append(Peak(**event))
+            words = f"{event['micro_batch_size']} samples  peak {readable(event['peak'])}"
+            display.advance(name, len(peaks), len(SIZES), words)
+    display.end(name, f"{readable(peaks[0].peak)} to {readable(peaks[-1].peak)}")
+    return tuple(peaks)
+
+
+def distances(plain: Run, folders: Sequence[Path]) -> tuple[Distance, ...]:
+    """How far the weights of bigbatch and of Keras' own accumulation are from those of plain Keras, per update."""
+    reference, ours, built_in = (np.load(folder / "weights.npy").astype("float64") for folder in folders)
+    size = np.linalg.norm(reference, axis=1)
+    relative = [np.linalg.norm(weights - reference, axis=1) / size for weights in (ours, built_in)]
+    return tuple(
+        Distance(number, update.samples, float(mine), float(theirs))
+        for number, (update, mine, theirs) in enumerate(zip(plain.updates, *relative), 1)
     )
-    model.compile(keras.optimizers.AdamW(1e-3), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
-    bigbatch.accumulate(model, micro_batch_size=micro_batch_size)
-    history = model.fit(x, y, batch_size=BATCH_SIZE, epochs=EPOCHS, shuffle=False, verbose=0).history
-    figures = {
-        "loss": history["loss"],
-        "accuracy": history["accuracy"],
-        "updates": int(model.optimizer.iterations),
-        "peak_mib": tf.config.experimental.get_memory_info("CPU:0")["peak"] / 2**20,
-    }
-    (folder / "figures.json").write_text(json.dumps(figures))
-    np.savez(folder / "weights.npz", *model.get_weights())
 
 
-def run_apart(micro_batch_size: int | None) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Runs `train` in a process with an allocator that counts."""
-    program = f"from pathlib import Path; from bigbatch.cli import demo; demo.train({micro_batch_size}, Path({{!r}}))"
-    with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        subprocess.run([sys.executable, "-c", program.format(folder)], env=environment, check=True)
-        figures = json.loads((Path(folder) / "figures.json").read_text())
-        with np.load(Path(folder) / "weights.npz") as weights:
-            return figures, [weights[name] for name in weights.files]
+def compare(epochs: int, display: Display) -> Results:
+    """Runs everything, one after the other: times would not mean much otherwise."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as home, display.live():
+        folders = [Path(home) / name for name in ("plain", "ours", "built_in")]
+        for folder in folders:
+            folder.mkdir()
+        whole, split = settings(epochs, folders[0]), settings(epochs, folders[1], micro_batch_size=MICRO_BATCH_SIZE)
+        cut = settings(epochs, folders[2], size=MICRO_BATCH_SIZE, num_batches=BATCH_SIZE // MICRO_BATCH_SIZE)
+        starved = train("plain Keras, small budget", whole, BUDGET, display)
+        plain = train("plain Keras, with room", whole, None, display)
+        ours = train("bigbatch, small budget", split, BUDGET, display)
+        built_in = train("Keras' own accumulation", cut, BUDGET, display)
+        peaks = measure(settings(1, folders[0], sizes=SIZES), display)
+        compared = () if any(run.error for run in (plain, ours, built_in)) else distances(plain, folders)
+    return Results(
+        batch_size=BATCH_SIZE,
+        micro_batch_size=MICRO_BATCH_SIZE,
+        epochs=epochs,
+        budget=BUDGET,
+        starved=starved,
+        plain=plain,
+        ours=ours,
+        built_in=built_in,
+        peaks=peaks,
+        distances=compared,
+        seconds=time.monotonic() - start,
+        versions=versions(),
+    )
 
 
-def main() -> None:
-    """Prints both runs side by side."""
-    print(f"scikit-learn's digits, batches of {BATCH_SIZE}, {EPOCHS} epochs, AdamW; training twice ...")
-    plain, plain_weights = run_apart(None)
-    ours, our_weights = run_apart(MICRO_BATCH_SIZE)
-    print(f"{'':34}{'plain Keras':>14}{'bigbatch':>14}")
-    print(f"{'samples in memory at a time':34}{BATCH_SIZE:14}{MICRO_BATCH_SIZE:14}")
-    print(f"{'updates':34}{plain['updates']:14}{ours['updates']:14}")
-    for epoch, (theirs, mine) in enumerate(zip(plain["loss"], ours["loss"]), 1):
-        print(f"{f'loss, epoch {epoch}':34}{theirs:14.6f}{mine:14.6f}")
-    print(f"{'accuracy':34}{plain['accuracy'][-1]:14.4f}{ours['accuracy'][-1]:14.4f}")
-    print(f"{'peak memory, MiB':34}{plain['peak_mib']:14.1f}{ours['peak_mib']:14.1f}")
-    distance = max(float(np.abs(a - b).max()) for a, b in zip(plain_weights, our_weights))
-    size = max(float(np.abs(weight).max()) for weight in plain_weights)
-    print(f"largest distance between the weights: {distance:.1e} (the largest weight is {size:.2f})")
+def versions() -> str:
+    """What has run."""
+    found = []
+    for name in ("bigbatch", "keras", "tensorflow", "tensorflow-cpu", "scikit-learn"):
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join([*found, f"Python {sys.version.split()[0]}", f"{os.cpu_count()} cores"])
 
 
-if __name__ == "__main__":
-    main()
+def show(results: Results, file: TextIO) -> None:
+    """Prints the table."""
+    rows = [COLUMNS, *table(results)]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    print(file=file)
+    for first, *rest in rows:
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:])]
+        print("  ".join([first.ljust(widths[0]), *cells]), file=file)
+    print("distance: between the weights and plain Keras' with room, |a - b| / |b|, after the last update", file=file)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command line; 1 if what the demo claims is not so."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    try:
+        require_positive("--epochs", options.epochs, remedy=f"Leave it out for {EPOCHS}.")
+        require_packages()
+    except (ValueError, ModuleNotFoundError) as error:
+        parser.error(str(error))
+    file = sys.stderr if options.json else sys.stdout
+    results = compare(options.epochs, suited_to(file))
+    show(results, file)
+    if results.distances:
+        options.report.write_text(report.page(results), encoding="utf-8")
+        print(f"\n{results.seconds:.0f} s; the report: {options.report.resolve()}", file=file)
+        if options.picture:
+            options.picture.write_text(picture.draw(results), encoding="utf-8")
+    if options.json:
+        print(json.dumps(results.to_dict(), indent=2))
+    broken = results.broken_promises()
+    for promise in broken:
+        print(promise, file=sys.stderr)
+    return 1 if broken else 0

@@ -16,7 +16,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bigbatch", description="The batch you want in the memory you have.")
     parser.add_argument("--version", action="version", version=f"bigbatch {bigbatch.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    commands.add_parser("demo", help=DEMO, description=DEMO)
+    commands.add_parser("demo", help=DEMO)
     commands.add_parser("launch", help=LAUNCH)
     return parser
 
@@ -24,13 +24,12 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a subcommand and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # What follows `launch` is hidden from our parser, for most of it belongs to the script.
-    options = build_parser().parse_args(words[:1] if words[:1] == ["launch"] else words)
+    # What follows a subcommand is its own; of `launch`, most belongs to the script.
+    options = build_parser().parse_args(words[:1] if words[:1] in (["demo"], ["launch"]) else words)
     if options.command == "launch":
         from bigbatch.cli import launch
 
         return launch.main(words[1:])
     from bigbatch.cli import demo
 
-    demo.main()
-    return 0
+    return demo.main(words[1:])
