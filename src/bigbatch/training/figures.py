@@ -1,4 +1,4 @@
-"""What a `Monitor` shows of an update, left in variables by the update itself. Without a monitor, nothing is computed."""
+"""What a `Monitor` shows of an update, left in variables by the update itself; without one, nothing is computed."""
 
 from __future__ import annotations
 
