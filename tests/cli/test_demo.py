@@ -14,7 +14,7 @@ def output():
 
     text = StringIO()
     with redirect_stdout(text):
-        demo.main()
+        demo.main([])
     return text.getvalue()
 
 

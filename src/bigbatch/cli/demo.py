@@ -5,11 +5,13 @@ Each run is a process of its own, with TensorFlow's BFC allocator, whose peaks a
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +67,14 @@ def run_apart(micro_batch_size: int | None) -> tuple[dict[str, Any], list[np.nda
             return figures, [weights[name] for name in weights.files]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Prints both runs side by side."""
+    argparse.ArgumentParser(
+        "bigbatch demo",
+        description="Trains the same network plainly and accumulated, and compares.",
+        epilog="example:\n  bigbatch demo",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args(arguments)
     print(f"scikit-learn's digits, batches of {BATCH_SIZE}, {EPOCHS} epochs, AdamW; training twice ...")
     plain, plain_weights = run_apart(None)
     ours, our_weights = run_apart(MICRO_BATCH_SIZE)
@@ -80,7 +88,8 @@ def main() -> None:
     distance = max(float(np.abs(a - b).max()) for a, b in zip(plain_weights, our_weights))
     size = max(float(np.abs(weight).max()) for weight in plain_weights)
     print(f"largest distance between the weights: {distance:.1e} (the largest weight is {size:.2f})")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
