@@ -90,7 +90,7 @@ def _mirrored() -> str:
 
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     if len(devices) < 2:
-        remedy = "Add GPUs, or make several CPU devices with `tf.config.set_logical_device_configuration`."
+        remedy = "Make several of a CPU with `tf.config.set_logical_device_configuration`."
         raise Cannot(f"there is one device, {devices[0].name.split('device:')[-1]}", remedy)
     return f"{len(devices)} devices"
 
@@ -110,10 +110,10 @@ def _mixed() -> str:
         tf.linalg.matmul(tf.ones((8, 8), dtype), tf.ones((8, 8), dtype)).numpy()
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
-        return "float16 and bfloat16 run, without units of their own: less memory, no more speed"
+        return "float16 and bfloat16 run; on a CPU they save memory, not time"
     capability = tf.config.experimental.get_device_details(gpus[0]).get("compute_capability", (0, 0))
     fast = "with" if capability >= (7, 0) else "without"
-    return f"float16 and bfloat16 run, {fast} units of their own"
+    return f"float16 and bfloat16 run, {fast} tensor cores"
 
 
 def _xla() -> str:

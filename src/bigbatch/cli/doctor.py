@@ -126,11 +126,12 @@ def show(console: Any, diagnosis: Diagnosis) -> None:
     here = tables.table("", "", show_header=False)
     for name, value in diagnosis.here.items():
         here.add_row(name, tables.plain(value))
-    features = tables.table("feature", "works", "found", "way out")
+    features = tables.table("feature", "works", "found")
     for each in diagnosis.features:
         works = tables.verdict(each.works, "yes", "no")
-        features.add_row(each.name, works, tables.plain(each.found), tables.plain(each.remedy))
+        features.add_row(each.name, works, tables.plain(f"{each.found}. {each.remedy}".rstrip(". ")))
     console.print(here)
+    console.print()
     console.print(features)
     missing = "accumulate cannot work here."
     console.print(tables.verdict(diagnosis.works, "accumulate works here.", missing))

@@ -32,7 +32,7 @@ def table(*columns: str, right: Iterable[str] = (), **options: Any) -> Any:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, **options)
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **options)
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
