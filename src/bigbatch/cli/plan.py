@@ -57,7 +57,7 @@ def show(console: Any, plan: Any) -> None:
     console.print(made)
     parts = {"weights": plan.weights, "optimizer slots": plan.optimizer_slots, "gradients": plan.gradients}
     names = ", ".join(f"{name} {readable(size)}" for name, size in parts.items())
-    console.print(f"fixed {readable(plan.fixed)} ({names}) and {readable(plan.per_sample)} per sample,")
-    console.print(f"by {tables.plain(plan.measured_by)}")
+    console.print(f"fixed {readable(plan.fixed)} ({names}) and {readable(plan.per_sample)} per sample,", soft_wrap=True)
+    console.print(f"by {tables.plain(plan.measured_by)}", soft_wrap=True)
     size = f"[bold green]micro_batch_size={plan.micro_batch_size}[/]"
-    console.print(f"recommended for batches of {plan.batch_size}: {size}")
+    console.print(f"recommended for batches of {plan.batch_size}: {size}", soft_wrap=True)

@@ -45,9 +45,12 @@ def show(console: Any, report: Any) -> None:
             made.add_row(kind, str(len(rows)), tables.plain(worst.name), *numbers, exact)
     console.print(made)
     for cause in report.causes:
-        console.print(f"[bold]{tables.plain(cause.what)}[/]")
+        console.print(f"[bold]{tables.plain(cause.what)}[/]", soft_wrap=True)
         for name, share in cause.parts:
-            console.print(f"  {tables.plain(name)}: {share:.0%}")
-        console.print(f"  {tables.plain(cause.remedy)}")
+            console.print(f"  {tables.plain(name)}: {share:.0%}", soft_wrap=True)
+        console.print(f"  {tables.plain(cause.remedy)}", soft_wrap=True)
     same = "The accumulated update equals that of the whole batch."
-    console.print(tables.verdict(report.exact, same, "The accumulated update differs from that of the whole batch."))
+    console.print(
+        tables.verdict(report.exact, same, "The accumulated update differs from that of the whole batch."),
+        soft_wrap=True,
+    )
