@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from bigbatch.training.accumulator import GradientAccumulator
     from bigbatch.training.loops import split, windows
     from bigbatch.training.model import accumulate, release
+    from bigbatch.training.monitor import Monitor
     from bigbatch.training.rendezvous import wait_for_workers
 
 __version__ = "0.1.0"
 __all__ = [
     "AccumulationError",
     "GradientAccumulator",
+    "Monitor",
     "accumulate",
     "plan",
     "release",
@@ -46,6 +48,7 @@ __all__ = [
 _HOME = {
     "AccumulationError": "bigbatch.core.errors",
     "GradientAccumulator": "bigbatch.training.accumulator",
+    "Monitor": "bigbatch.training.monitor",
     "accumulate": "bigbatch.training.model",
     "plan": "bigbatch.diagnostics.plan",
     "release": "bigbatch.training.model",
@@ -54,7 +57,7 @@ _HOME = {
     "wait_for_workers": "bigbatch.training.rendezvous",
     "windows": "bigbatch.training.loops",
 }
-_NEEDS_KERAS = ("accumulate", "plan", "release", "verify")
+_NEEDS_KERAS = ("Monitor", "accumulate", "plan", "release", "verify")
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,7 @@ def test_version():
 def test_help_names_the_subcommands():
     done = run([*BIGBATCH, "--help"])
     assert done.returncode == 0
-    assert re.findall(r"^    (\w+) ", done.stdout, re.MULTILINE) == ["demo", "launch"]
+    assert re.findall(r"^    (\w+) ", done.stdout, re.MULTILINE) == ["demo", "verify", "plan", "launch", "doctor"]
 
 
 def test_help_of_launch_is_its_own():

@@ -32,6 +32,7 @@ from bigbatch.core.errors import describe
 
 HOST = "127.0.0.1"
 DESCRIPTION = "Runs a script in several workers on this machine, each with its TF_CONFIG. Needs Linux or macOS."
+EXAMPLE = "example:\n  bigbatch launch --workers 2 train.py --epochs 3"
 USAGE = "bigbatch launch [-h] [--workers WORKERS] [--] (script | -m module) ..."
 
 
@@ -91,7 +92,14 @@ def require_command(words: Sequence[str], *, module: bool) -> list[str]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("bigbatch launch", usage=USAGE, description=DESCRIPTION, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        "bigbatch launch",
+        usage=USAGE,
+        description=DESCRIPTION,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--workers", default="2", help="how many processes to start (default: 2)")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
     # The remainder, so that an option behind the script is the script's even if it has the name of one of ours.

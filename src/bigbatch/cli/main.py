@@ -4,32 +4,42 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from typing import Sequence
 
 import bigbatch
 
-DEMO = "train the same network plainly and accumulated, and compare"
-LAUNCH = "run a script in several workers on this machine"
+COMMANDS = {
+    "demo": "train the same network plainly and accumulated, and compare",
+    "verify": "compare the accumulated update of your model with that of the whole batch",
+    "plan": "measure your model and recommend a micro-batch size",
+    "launch": "run a script in several workers on this machine",
+    "doctor": "tell what can work here, and why not",
+}
+EXAMPLE = """example:
+  bigbatch plan train.py:build --batch-size 4096 --memory 8GB
+  bigbatch plan --help
+
+exit codes: 1 where a promise is broken, 2 for a command line that is not understood"""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bigbatch", description="The batch you want in the memory you have.")
+    parser = argparse.ArgumentParser(
+        prog="bigbatch",
+        description="The batch you want in the memory you have.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"bigbatch {bigbatch.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    commands.add_parser("demo", help=DEMO)
-    commands.add_parser("launch", help=LAUNCH)
+    for name, purpose in COMMANDS.items():
+        commands.add_parser(name, help=purpose)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a subcommand and returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # What follows a subcommand is its own; of `launch`, most belongs to the script.
-    options = build_parser().parse_args(words[:1] if words[:1] in (["demo"], ["launch"]) else words)
-    if options.command == "launch":
-        from bigbatch.cli import launch
-
-        return launch.main(words[1:])
-    from bigbatch.cli import demo
-
-    return demo.main(words[1:])
+    # What follows the subcommand is hidden from our parser: each has one of its own.
+    options = build_parser().parse_args(words[:1])
+    return int(import_module(f"bigbatch.cli.{options.command}").main(words[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,14 @@ from bigbatch.core.errors import describe
 from bigbatch.core.windows import Windows
 from bigbatch.training import batch_norm, keras_private, optimizers, replicas
 from bigbatch.training.auto import Auto
+from bigbatch.training.figures import Figures, on_whole_batch
 from bigbatch.training.fit import Progress, make_fit
 from bigbatch.training.stream import Limit
 from bigbatch.training.update import Update, traced
 
 MicroBatchSize = int | str | None  # a number, "auto", or whole batches
+# What makes an update of the next batches, and what makes one of the next batch, if that may be told apart.
+Drivers = tuple[Callable[..., Any], Callable[[Any], Any] | None]
 
 
 class Accumulation:
@@ -27,6 +31,7 @@ class Accumulation:
         self._traced: tuple[MicroBatchSize, bool] | None = None  # the settings that a trace depends on
         self._windows = Windows()
         self._progress = Progress(self._num_updates)
+        self._figures: Figures | None = None
 
     def set(self, micro_batch_size: MicroBatchSize, windows: Windows, *, pool: bool) -> None:
         """Changes the settings. The size of a window is data: changing it alone makes no new trace."""
@@ -40,6 +45,16 @@ class Accumulation:
         assert self._traced is not None
         micro_batch_size, pool = self._traced
         return micro_batch_size, self._windows.num_batches(self._num_updates()), pool
+
+    def watch(self) -> Figures:
+        """Has every update leave its figures, until `unwatch` or the next `fit`. Makes a trace once, not every time."""
+        if self._figures is None:
+            self._figures = Figures(self._model)
+        self._progress.figures = self._figures
+        return self._figures
+
+    def unwatch(self) -> None:
+        self._progress.figures = None
 
     def overrides(self) -> dict[str, Any]:
         """The methods of the model that are replaced."""
@@ -80,16 +95,11 @@ class Accumulation:
             replicas.require_scope(model.distribute_strategy, model.variables)
             optimizers.require_built(model)
             batch_norm.refuse_synchronized(model)
-        on_batches = None
-        if isinstance(micro_batch_size, str):
-            on_window = Auto(model, pool, lambda: self._windows.are_batches).on_window
-        else:
-            update = Update(model, micro_batch_size, pool)
-            on_window = traced(model, update.on_window)
-            if model.distribute_strategy.num_replicas_in_sync == 1:
-                on_batches = self._on_batches(update, micro_batch_size)
+        drivers = self._auto_drivers(pool) if micro_batch_size == "auto" else self._drivers(micro_batch_size, pool)
+        drivers(None)  # now, for Keras leaves a function of its own on the model
 
         def train_function(iterator: Any) -> Any:
+            on_window, on_batches = drivers(self._progress.figures)
             if on_batches and (self._windows.are_batches or not isinstance(iterator, tf.data.Iterator)):
                 self._progress.num_batches += model.steps_per_execution
                 return on_batches(iterator)
@@ -99,11 +109,30 @@ class Accumulation:
 
         return train_function
 
-    def _on_batches(self, update: Update, micro_batch_size: int | None) -> Callable[[Any], Any]:
+    def _drivers(self, size: Any, pool: bool) -> Callable[[Figures | None], Drivers]:
+        model = self._model
+
+        @functools.cache
+        def drivers(figures: Figures | None) -> Drivers:
+            update = Update(model, size, pool, figures=figures)
+            is_alone = model.distribute_strategy.num_replicas_in_sync == 1
+            on_batches = self._on_batches(update, size, figures) if is_alone else None
+            return traced(model, update.on_window), on_batches
+
+        return drivers
+
+    def _auto_drivers(self, pool: bool) -> Callable[[Figures | None], Drivers]:
+        # One for all, for what it has found out holds with and without a monitor.
+        auto = Auto(self._model, pool, lambda: self._windows.are_batches, lambda: self._progress.figures)
+        return lambda figures: (auto.on_window, None)
+
+    def _on_batches(self, update: Update, size: int | None, figures: Figures | None) -> Callable[[Any], Any]:
         """Keras' own driver, for updates of one batch on one replica."""
         model = self._model
-        if micro_batch_size is not None:
+        if size is not None:
             return keras_private.make_function(model, update.on_batch)
+        if figures is not None:
+            return keras_private.make_function(model, on_whole_batch(model, figures))
         type(model).make_train_function(model, force=True)
         return model.train_function
 

@@ -23,6 +23,7 @@ from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.core.sizes import Shape, Sizes
 from bigbatch.training import batches, replicas, stream
 from bigbatch.training.attempts import Alone, Together
+from bigbatch.training.figures import Figures
 from bigbatch.training.memory import LESS, OutOfMemory, forget_peak
 from bigbatch.training.update import traced
 
@@ -44,15 +45,23 @@ class Auto:
         model: what is trained.
         pool: whether batch-norm statistics move once.
         are_batches: tells whether every update is one batch.
+        figures: tells where to leave what a `Monitor` shows, if there is one.
     """
 
-    def __init__(self, model: keras.Model, pool: bool, are_batches: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        pool: bool,
+        are_batches: Callable[[], bool],
+        figures: Callable[[], Figures | None],
+    ) -> None:
         self._model = model
         self._pool = pool
         self._are_batches = are_batches
+        self._figures = figures
         self._sizes = Sizes()
-        self._attempts: dict[tuple[int, bool], Alone | Together] = {}
-        self._proven: set[tuple[_Kind, int]] = set()
+        self._attempts: dict[tuple[int, bool, Figures | None], Alone | Together] = {}
+        self._proven: set[tuple[_Kind, Alone | Together]] = set()
         self._pull = traced(model, _pull)
 
     def on_window(self, iterator: Any, limit: stream.Limit, rate: Any) -> tuple[Any, Any]:
@@ -63,26 +72,28 @@ class Auto:
         failed: list[int] = []
         while True:
             size = self._sizes.size(kind.shape, kind.num_samples)
-            is_proven = (kind, size) in self._proven
+            attempt = self._attempt(size)
+            is_proven = (kind, attempt) in self._proven
             if not is_proven:
                 forget_peak()
-            failure, logs = self._attempt(size).run(window, is_proven)
+            failure, logs = attempt.run(window, is_proven)
             if not failure:
                 break
             gc.collect()  # what failed may still hold memory
             failed.append(min(size, kind.num_samples))
             if self._sizes.reduce(kind.shape, kind.num_samples) is None:
                 _refuse(kind.shape, failure)
-        self._proven.add((kind, size))
+        self._proven.add((kind, attempt))
         if failed:
             _tell(kind, size, failed)
         return logs, number
 
     def _attempt(self, size: int) -> Alone | Together:
-        key = size, self._are_batches()
+        figures = self._figures()
+        key = size, self._are_batches(), figures
         if key not in self._attempts:
             if self._model.distribute_strategy.num_replicas_in_sync > 1:
-                self._attempts[key] = Together(self._model, self._pool, size)
+                self._attempts[key] = Together(self._model, self._pool, size, figures)
             else:
                 self._attempts[key] = Alone(self._model, self._pool, *key)
         return self._attempts[key]

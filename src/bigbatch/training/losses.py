@@ -52,10 +52,12 @@ class Terms:
     Args:
         share: the micro-batch's samples over the update's, or `None` while the update's are unknown.
         totals: the update's denominators in the order of the counted terms, or empty while they are unknown.
+        is_whole: whether the micro-batch is all there is of the update.
     """
 
     share: Any
     totals: Sequence[Any] = ()
+    is_whole: bool = False
     counts: list[Any] = field(default_factory=list)
     kinds: list[Any] = field(default_factory=list)
     has_epsilon: bool = False
@@ -135,7 +137,8 @@ class _Term:
     terms: Terms
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        _warn_if_coupled(self.loss)
+        if not self.terms.is_whole:
+            _warn_if_coupled(self.loss)
         seen: list[Any] = []
         loss_values = self.loss.call
 

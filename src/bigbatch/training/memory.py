@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from bigbatch.core.bytes import num_bytes, readable
+
+if TYPE_CHECKING:
+    import keras
 
 # What TensorFlow and XLA call the tensor that was one too many.
 _TENSOR = re.compile(r"shape\[([\d,]*)\] and type (\w+) on \S*/device:(\w+:\d+)")
@@ -63,6 +66,14 @@ def peak(where: str) -> int | None:
     with suppress(ValueError):
         return int(tf.config.experimental.get_memory_info(where)["peak"])
     return None
+
+
+def largest_peak(model: keras.Model) -> int:
+    """The largest `peak` of the devices that a model trains on, or 0 where no allocator counts."""
+    strategy = model.distribute_strategy
+    replicated = strategy.num_replicas_in_sync > 1
+    devices = map(_short, strategy.extended.worker_devices) if replicated else [device()]
+    return max(peak(each) or 0 for each in devices)
 
 
 def forget_peak() -> None:

@@ -36,6 +36,7 @@ class Outline:
     logs: Any
     needs_totals: bool
     adds: bool
+    counts: bool  # whether a micro-batch weighs another count than its samples
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def run(
     optimizers.require_applications(model, applications)
 
     loose: list[Any] = []
+    weight = terms.weight()
     outline = Outline(
         applications=[(a.optimizer, a.variables, [g is not None for g in a.gradients]) for a in applications],
         tracked=[(t.metric, Weighted if tf.is_tensor(t.sample_weight) else t.sample_weight) for t in held],
@@ -82,9 +84,10 @@ def run(
             constants=any(getattr(variable, "regularizer", None) for variable in model.trainable_variables),
         ),
         adds=terms.adds,
+        counts=weight is not None and not terms.adds,
     )
     return outline, Contribution(
-        weight=terms.weight(),
+        weight=weight,
         counts=terms.counts,
         gradients=[[g for g in a.gradients if g is not None] for a in applications],
         numbers=[t.value for t in held],

@@ -53,6 +53,10 @@ class MicroBatches:
         is_whole = isinstance(self._head, int) and self._head == self._size
         return self._part(0, self._head, 1.0 if is_whole else weight)
 
+    def seen(self) -> list[Any]:
+        """How many samples and micro-batches there are."""
+        return [float64(self.num_samples), float64(self._number)]
+
     def loop(self, body: Callable[[MicroBatch, Value], Value], initial: Value) -> Value:
         """Folds `body` over the other micro-batches, one after the other."""
         if isinstance(self._number, int) and self._number == 1:

@@ -30,12 +30,10 @@ def caught(model: keras.Model) -> Iterator[list[Application]]:
 
     def catch(optimizer: keras.optimizers.Optimizer) -> Any:
         def apply(grads: Any, trainable_variables: Any = None) -> None:
-            if trainable_variables is None:
-                trainable_variables = keras_private.optimizer_variables(optimizer)
-            variables = list(trainable_variables)
+            made = application(optimizer, grads, trainable_variables)
             if not optimizer.built:
-                optimizer.build(variables)
-            applications.append(Application(optimizer, variables, list(grads)))
+                optimizer.build(made.variables)
+            applications.append(made)
 
         return apply
 
@@ -43,6 +41,13 @@ def caught(model: keras.Model) -> Iterator[list[Application]]:
         for optimizer in optimizers_of(model):
             stack.enter_context(overridden(optimizer, apply=catch(optimizer)))
         yield applications
+
+
+def application(optimizer: keras.optimizers.Optimizer, gradients: Any, variables: Any) -> Application:
+    """What `optimizer.apply(gradients, variables)` stands for."""
+    if variables is None:
+        variables = keras_private.optimizer_variables(optimizer)
+    return Application(optimizer, list(variables), list(gradients))
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:

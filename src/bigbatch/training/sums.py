@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -20,9 +21,14 @@ class Sums(NamedTuple):
     sample_weights: list[Any]
     moments: list[Moments]
     logs: list[Any]
+    seen: list[Any]  # samples and micro-batches, if somebody watches
+
+    def having_seen(self, more: list[Any]) -> Sums:
+        """The same, with one more batch counted."""
+        return self._replace(seen=[a + b for a, b in zip(self.seen, more)])
 
 
-def start(contribution: Contribution, samples: Any, outline: Outline) -> Sums:
+def start(contribution: Contribution, samples: Any, outline: Outline, seen: list[Any]) -> Sums:
     """The sums after the first micro-batch; `samples` is its weight if its loss divides by samples."""
     weight = samples if contribution.weight is None else contribution.weight
     return Sums(
@@ -38,6 +44,7 @@ def start(contribution: Contribution, samples: Any, outline: Outline) -> Sums:
         sample_weights=contribution.sample_weights,
         moments=contribution.moments,
         logs=[_weighted(log, weight) if log.dtype.is_floating else log for log in contribution.logs],
+        seen=seen,
     )
 
 
@@ -57,6 +64,7 @@ def merge(sums: Sums, contribution: Contribution, samples: Any) -> Sums:
             a.merge(_weighted(b, weight)) if isinstance(a, WeightedSum) else b
             for a, b in zip(sums.logs, contribution.logs)
         ],
+        seen=sums.seen,
     )
 
 
@@ -75,6 +83,18 @@ def added_up(sums: Sums) -> Sums:
     parts = [next(reduced) if is_floating else part for part, is_floating in zip(parts, floating)]
     of_all = tf.nest.pack_sequence_as(additive, parts)
     return of_all._replace(moments=[_moments(*parts) for parts in of_all.moments])
+
+
+def means(outline: Outline, sums: Sums) -> Iterator[tuple[Any, list[Any], list[Any]]]:
+    """What each optimizer is handed, and for which variables."""
+    weight = 1.0 if outline.adds else sums.weight
+    for (optimizer, variables, present), totals in zip(outline.applications, sums.gradients):
+        remaining = iter(totals)
+        handed = [
+            gradients.mean(next(remaining), weight, variable) if has_gradient else None
+            for variable, has_gradient in zip(variables, present)
+        ]
+        yield optimizer, variables, handed
 
 
 def total(values: list[Any]) -> list[Any]:

@@ -17,10 +17,11 @@ import keras
 import tensorflow as tf
 
 from bigbatch.core.weighted import WeightedSum
-from bigbatch.training import batch_norm, batches, gradients, keras_private, metrics, optimizers, replicas, stream
+from bigbatch.training import batch_norm, batches, keras_private, metrics, optimizers, replicas, stream
+from bigbatch.training.figures import Figures, squared_norm
 from bigbatch.training.micro_batch import Contribution, FromMetric, FromTensor, Outline, Weighted, run
 from bigbatch.training.micro_batches import MicroBatch, MicroBatches
-from bigbatch.training.sums import Sums, added_up, merge, start, tensors, total
+from bigbatch.training.sums import Sums, added_up, means, merge, start, tensors, total
 from bigbatch.training.survey import survey
 
 
@@ -32,15 +33,22 @@ class Update:
         micro_batch_size: samples in memory at a time; `None`: a whole batch.
         pool: whether batch-norm statistics move once.
         applying: a variable that is to be true from the moment when a failure would leave half an update behind.
+        figures: where to leave what a `Monitor` shows.
     """
 
     def __init__(
-        self, model: keras.Model, micro_batch_size: int | None, pool: bool, applying: tf.Variable | None = None
+        self,
+        model: keras.Model,
+        micro_batch_size: int | None,
+        pool: bool,
+        applying: tf.Variable | None = None,
+        figures: Figures | None = None,
     ) -> None:
         self._model = model
         self._size = micro_batch_size
         self._pool = pool
         self._applying = applying
+        self._figures = figures
         # Both by whether the samples of the update are known to its micro-batches. Traces are cached, and so are these.
         self._outlines: dict[bool, Outline] = {}
         self._needs_totals: dict[bool, bool] = {}
@@ -122,10 +130,11 @@ class Update:
         def add_all() -> Sums:
             head = micro_batches.head()
             contribution = self._run(head.data, head.share, totals)
+            seen = micro_batches.seen() if self._figures else []
             if sums is None:
-                started = start(contribution, head.weight, self._outlines[head.share is not None])
+                started = start(contribution, head.weight, self._outlines[head.share is not None], seen)
             else:
-                started = merge(sums, contribution, head.weight)
+                started = merge(sums.having_seen(seen), contribution, head.weight)
             return micro_batches.loop(
                 lambda part, sums: merge(sums, self._run(part.data, part.share, totals), part.weight), started
             )
@@ -154,7 +163,8 @@ class Update:
 
     def _look(self, head: MicroBatch, known: bool) -> None:
         contribution = self._run_micro_batch(head.data, head.share, ())
-        sums = start(contribution, head.weight, self._outlines[known])
+        seen = [tf.zeros([], tf.float64)] * 2 if self._figures else []
+        sums = start(contribution, head.weight, self._outlines[known], seen)
         self._kinds = tf.nest.map_structure(tf.TensorSpec.from_tensor, sums)
         self._num_counts = len(contribution.counts)
 
@@ -179,11 +189,21 @@ class Update:
         sums = added_up(sums)
         # Nothing changes before all is known: a failed micro-batch must not leave half an update behind.
         with tf.control_dependencies(tensors(sums)), tf.control_dependencies(self._note_applying()):
-            _apply(outline, sums)
+            self._apply(outline, sums)
             for call, moments in zip(outline.norms, sums.moments):
                 batch_norm.move(call, moments)
             self._track(outline, sums, num_samples)
             return [_value(log, outline) if isinstance(log, WeightedSum) else log for log in sums.logs]
+
+    def _apply(self, outline: Outline, sums: Sums) -> None:
+        squares = []
+        for optimizer, variables, handed in means(outline, sums):
+            if self._figures:
+                squares.append(squared_norm(optimizer, variables, handed))
+            optimizer.apply(handed, variables)
+        if self._figures:
+            samples, micro_batches = sums.seen
+            self._figures.record(samples, sums.weight if outline.counts else samples, micro_batches, squares)
 
     def _note_applying(self) -> list[Any]:
         return [] if self._applying is None else [self._applying.assign(True)]
@@ -211,17 +231,6 @@ class Update:
 def traced(model: keras.Model, function: Callable[..., Any]) -> Any:
     """The function as the model wants it run: traced, unless it is run eagerly."""
     return function if model.run_eagerly else tf.function(function, reduce_retracing=True, autograph=False)
-
-
-def _apply(outline: Outline, sums: Sums) -> None:
-    weight = 1.0 if outline.adds else sums.weight
-    for (optimizer, variables, present), totals in zip(outline.applications, sums.gradients):
-        remaining = iter(totals)
-        means = [
-            gradients.mean(next(remaining), weight, variable) if has_gradient else None
-            for variable, has_gradient in zip(variables, present)
-        ]
-        optimizer.apply(means, variables)
 
 
 def _value(number: WeightedSum, outline: Outline) -> Any:

@@ -1,0 +1,109 @@
+"""What a `Monitor` shows of an update, left in variables by the update itself; without one, nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from bigbatch.training import batches, gradients, losses, optimizers, replicas
+from bigbatch.training.micro_batch import python_function
+from bigbatch.training.overriding import overridden
+from bigbatch.training.sums import float64
+
+
+class Figure(NamedTuple):
+    """The four numbers of one update, or their sums over several."""
+
+    samples: float
+    weight: float
+    micro_batches: float
+    gradient_norm: float
+
+
+class Figures:
+    """The figures of the last update, and their sums since `reset`. Every replica has them, and all are alike."""
+
+    def __init__(self, model: keras.Model) -> None:
+        with replicas.scope_of(model):
+            self._last, self._sums, self._updates = (_variable(zeros) for zeros in ([0.0] * 4, [0.0] * 4, 0.0))
+
+    def record(self, samples: Any, weight: Any, micro_batches: Any, squares: list[Any]) -> None:
+        """Notes one update. Context: replica; eager or traced."""
+        figures = tf.stack([*map(float64, (samples, weight, micro_batches)), tf.sqrt(tf.add_n(squares))])
+        self._last.assign(figures, read_value=False)
+        self._sums.assign_add(figures, read_value=False)
+        self._updates.assign_add(1.0, read_value=False)
+
+    def reset(self) -> None:
+        """Context: eager."""
+        for copy in replicas.copies([self._sums, self._updates]):
+            copy.assign(tf.zeros_like(copy))
+
+    def read(self) -> tuple[int, Figure, Figure]:
+        """The number of updates since `reset`, the last one's figures, and the sums of all. Context: eager."""
+        last, sums, updates = (replicas.copies([each])[0].numpy() for each in (self._last, self._sums, self._updates))
+        return int(updates), Figure(*last.tolist()), Figure(*sums.tolist())
+
+
+def _variable(value: Any) -> Any:
+    # Written by every replica for itself, without waiting for the others.
+    synchronization, aggregation = tf.VariableSynchronization.ON_READ, tf.VariableAggregation.ONLY_FIRST_REPLICA
+    return tf.Variable(
+        value, trainable=False, dtype=tf.float64, synchronization=synchronization, aggregation=aggregation
+    )
+
+
+def squared_norm(optimizer: keras.optimizers.Optimizer, variables: list[Any], handed: list[Any]) -> Any:
+    """That of the gradients that an optimizer is handed, without the factor that it has put on the loss."""
+    parts = [
+        float64(2 * tf.nn.l2_loss(gradients.start(gradient, 1.0, variable)))
+        for variable, gradient in zip(variables, handed)
+        if gradient is not None and not getattr(variable, "overwrite_with_gradient", False)
+    ]
+    return tf.add_n([tf.zeros([], tf.float64), *parts]) / tf.square(float64(optimizer.scale_loss(tf.constant(1.0))))
+
+
+def on_whole_batch(model: keras.Model, figures: Figures) -> Callable[[Any], Any]:
+    """Keras' own update of a whole batch, watched. Context: the only replica."""
+
+    def watched(batch: Any) -> tuple[Any, Any, list[Any]]:
+        terms = losses.Terms(share=None, is_whole=True)
+        with _watched(model) as squares, losses.weighed(model, terms):
+            logs = python_function(model.train_step)(batch)
+        return logs, terms.weight() if terms.counts else None, squares
+
+    run = watched if model.run_eagerly else tf.function(watched, autograph=False, jit_compile=model.jit_compile)
+
+    def update(batch: Any) -> Any:
+        batch = batches.without_optionals(batch)
+        logs, weight, squares = run(batch)
+        samples = batches.num_samples(batch)
+        figures.record(samples, samples if weight is None else weight, 1, squares)
+        return logs
+
+    return update
+
+
+@contextmanager
+def _watched(model: keras.Model) -> Iterator[list[Any]]:
+    """Takes the norm of what optimizers are handed, and lets them apply it."""
+    squares: list[Any] = []
+
+    def watch(optimizer: keras.optimizers.Optimizer) -> Any:
+        original = optimizer.apply
+
+        def apply(grads: Any, trainable_variables: Any = None) -> Any:
+            application = optimizers.application(optimizer, grads, trainable_variables)
+            squares.append(squared_norm(optimizer, application.variables, application.gradients))
+            return original(application.gradients, application.variables)
+
+        return apply
+
+    with ExitStack() as stack:
+        for optimizer in optimizers.optimizers_of(model):
+            stack.enter_context(overridden(optimizer, apply=watch(optimizer)))
+        yield squares

@@ -1,0 +1,187 @@
+"""`bigbatch verify | plan | doctor`: what they print, and how they end."""
+
+import json
+import os
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+BIGBATCH = [sys.executable, "-m", "bigbatch"]
+TIMEOUT = 600
+
+MODELS = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+print("what a user prints")
+x, y = np.random.default_rng(1).normal(size=(32, 8)).astype("float32"), np.ones((32, 1), "float32")
+
+
+def compiled(*layers):
+    model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(1)])
+    model.compile("sgd", loss="mse")
+    return model
+
+
+def dense():
+    return compiled(), x, y
+
+
+def dataset():
+    return compiled(), tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+
+
+def normalised():
+    return compiled(keras.layers.BatchNormalization(name="norm_of_mine")), x, y
+
+
+def huge():
+    return compiled(keras.layers.Dense(1000), keras.layers.Dense(4000)), x, y
+
+
+def fails():
+    raise KeyError("what went wrong inside")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "models.py").write_text(MODELS)
+    return tmp_path
+
+
+def run(folder, *words, **environment):
+    path = os.pathsep.join(os.path.abspath(part) for part in sys.path if part)
+    environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "100"} | environment
+    return subprocess.run(
+        [*BIGBATCH, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT
+    )
+
+
+def without(folder, module):
+    """An environment in which a module cannot be found."""
+    (folder / "sitecustomize.py").write_text(
+        dedent(f"""
+        import sys
+
+        class Hide:
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] == {module!r}:
+                    raise ModuleNotFoundError(f"No module named {{name!r}}", name={module!r})
+
+        sys.meta_path.insert(0, Hide())
+        """)
+    )
+    path = os.pathsep.join([str(folder), *(os.path.abspath(part) for part in sys.path if part)])
+    return {"PYTHONPATH": path}
+
+
+@pytest.mark.parametrize("target", ["models.py:dense", "models:dense", "models.py:dataset"])
+def test_verify_an_exact_model(target, folder):
+    done = run(folder, "verify", target, "--micro-batch-size", "5")
+    assert done.returncode == 0, done.stderr
+    assert "equals that of the whole batch" in done.stdout
+    assert "what a user prints" in done.stderr
+    assert "what a user prints" not in done.stdout
+
+
+def test_verify_a_model_that_is_not_exact(folder):
+    done = run(folder, "verify", "models.py:normalised", "--micro-batch-size", "5")
+    assert done.returncode == 1, done.stderr
+    assert "norm_of_mine" in done.stdout
+    assert "differs from that of the whole batch" in done.stdout
+
+
+def test_verify_for_machines(folder):
+    done = run(folder, "verify", "models.py:normalised", "--micro-batch-size", "5", "--json")
+    assert done.returncode == 1
+    report = json.loads(done.stdout)
+    assert report["exact"] is False
+    assert {"table", "causes"} <= report.keys()
+    assert all(cause["remedy"] for cause in report["causes"])
+    assert report["causes"]
+
+
+def test_plan(folder):
+    done = run(folder, "plan", "models.py:dense", "--batch-size", "16", "--memory", "64MB")
+    assert done.returncode == 0, done.stderr
+    assert "fits in 61.0 MiB" in done.stdout
+    assert "recommended for batches of 16: micro_batch_size=" in done.stdout
+    assert "\033" not in done.stdout  # nobody sees colours in a pipe
+
+
+def test_plan_for_machines(folder):
+    done = run(folder, "plan", "models.py:dataset", "--batch-size", "16", "--json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["batch_size"] == 16
+    assert 1 <= plan["micro_batch_size"] <= 16
+
+
+def test_plan_what_does_not_fit(folder):
+    done = run(folder, "plan", "models.py:huge", "--batch-size", "16", "--memory", "8MB", "--json")
+    assert done.returncode == 1
+    assert "One sample at a time must fit the memory" in json.loads(done.stdout)["error"]
+    assert "One sample at a time must fit the memory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_the_users_function_raises_keeps_its_traceback(folder):
+    done = run(folder, "plan", "models.py:fails", "--batch-size", "16")
+    assert done.returncode == 1
+    assert "in fails" in done.stderr
+    assert "KeyError: 'what went wrong inside'" in done.stderr
+    assert done.stdout == ""
+
+
+def test_doctor(folder):
+    done = run(folder, "doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    diagnosis = json.loads(done.stdout)
+    assert diagnosis["works"] is True
+    assert diagnosis["here"]["Python"] == "{}.{}.{}".format(*sys.version_info[:3])
+    features = {feature["name"]: feature for feature in diagnosis["features"]}
+    for name in ("accumulate", "custom loops", "plan", "MultiWorkerMirroredStrategy", "XLA", "tables", "plots"):
+        assert features[name]["works"], features[name]
+    assert features["accumulate"]["found"] == "1 update of 4 samples, 2 at a time"
+    assert not features["MirroredStrategy"]["works"]
+    assert "set_logical_device_configuration" in features["MirroredStrategy"]["remedy"]
+
+
+def test_doctor_without_tensorflow(folder):
+    done = run(folder, "doctor", **without(folder, "tensorflow"))
+    assert done.returncode == 1, done.stderr
+    assert "accumulate cannot work here" in done.stdout
+    assert "no module 'tensorflow'" in done.stdout
+    assert 'pip install "bigbatch[tensorflow]"' in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_with_another_backend(folder):
+    done = run(folder, "doctor", "--json", **without(folder, "jax"), KERAS_BACKEND="jax")
+    assert done.returncode == 1, done.stderr
+    [accumulate] = [each for each in json.loads(done.stdout)["features"] if each["is_needed"]]
+    assert not accumulate["works"]
+
+
+def test_without_rich_there_is_plain_text_and_a_word(folder):
+    """Keras 3 needs it, too: who has no rich has another Keras, or none."""
+    done = run(folder, "doctor", **without(folder, "rich"))
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.endswith(
+        "Tables and colours need rich. Received: no module 'rich'. "
+        'Install it with `pip install "bigbatch[cli]"`; here is plain text.\n'
+    )
+    assert "custom loops                 works: the mean of 1 and 3 is 2" in done.stdout
+    assert "accumulate                   does not work: no module 'rich'" in done.stdout
+
+
+def test_machines_need_no_rich(folder):
+    done = run(folder, "doctor", "--json", **without(folder, "rich"))
+    assert done.returncode == 1
+    assert "need rich" not in done.stderr
+    tables = [each for each in json.loads(done.stdout)["features"] if each["name"] == "tables"]
+    assert [(each["works"], each["remedy"]) for each in tables] == [(False, '`pip install "bigbatch[cli]"`')]
