@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from bigbatch.cli import picture, report
+from bigbatch.cli import picture, report, running
 from bigbatch.cli.demo_display import Display, progress_in_words, suited_to
 from bigbatch.cli.demo_processes import events
 from bigbatch.cli.demo_results import COLUMNS, Distance, Peak, Results, Run, Update, table
@@ -35,11 +35,11 @@ NEEDED = {"keras": "tensorflow-cpu", "tensorflow": "tensorflow-cpu", "sklearn": 
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("bigbatch demo", description="Trains in memory that is too small, and compares.")
+    example = "  bigbatch demo --report bigbatch-demo.html --picture demo.svg"
+    parser = running.build_parser("demo", "Trains in memory that is too small, and compares.", example)
     parser.add_argument("--report", type=Path, default=Path("bigbatch-demo.html"), help="the page (%(default)s)")
     parser.add_argument("--picture", type=Path, help="an SVG picture of it, too")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="how often the data is seen (%(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the results for machines, and the rest to stderr")
     return parser
 
 

@@ -34,7 +34,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 def network(num_batches: int | None = None) -> Any:
     """The same small network in every run; `num_batches` is what Keras' own accumulation is to join.
 
-    It is smooth, for many pixels are exactly zero: the kink of relu there makes a large difference of one in rounding.
+    It is smooth: kinks such as that of relu amplify rounding from update to update, also that of plain Keras.
     """
     keras.utils.set_random_seed(1)
     layers = keras.layers

@@ -120,6 +120,7 @@ def _distance(results: Results) -> str:
     words = (
         "After every update of the whole batch, that is after equally many samples, the weights are compared with "
         "those of plain Keras with room. bigbatch stays at the rounding of float32: the same sums in another order. "
+        "(The network is smooth by choice: with relu, rounding grows from update to update, whoever rounds.) "
         "Keras' own accumulation sees the same samples in the same order, cut into batches of "
         f"{results.micro_batch_size} with <code>gradient_accumulation_steps={joined}</code>. It agrees while batches "
         f"divide evenly. But the last batch of an epoch has {tail} samples: it is no full window, so its update waits "

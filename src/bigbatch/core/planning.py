@@ -23,6 +23,8 @@ class Line(NamedTuple):
 
     >>> Line.fitted([(1, 30.0), (3, 50.0), (6, 80.0)])
     Line(fixed=20.0, per_sample=10.0)
+    >>> Line.fitted([(1, 10.0), (4, 100.0)]).fixed
+    0.0
     """
 
     fixed: float
@@ -38,7 +40,9 @@ class Line(NamedTuple):
         mean_size = sum(w * size for w, (size, _) in zip(weights, points)) / total
         mean_peak = sum(w * peak for w, (_, peak) in zip(weights, points)) / total
         above = sum(w * (size - mean_size) * (peak - mean_peak) for w, (size, peak) in zip(weights, points))
-        per_sample = max(0.0, above / sum(w * (size - mean_size) ** 2 for w, (size, _) in zip(weights, points)))
+        steepness = above / sum(w * (size - mean_size) ** 2 for w, (size, _) in zip(weights, points))
+        # Neither part is less than nothing, however the peaks scatter.
+        per_sample = min(max(0.0, steepness), mean_peak / mean_size)
         return cls(round(mean_peak - per_sample * mean_size, 6), round(per_sample, 6))
 
     def at(self, samples: int) -> float:

@@ -60,7 +60,8 @@ class Trials:
         few, more = 1, min(3, total)
         first_peak, first = self._run(step, few * size)
         peak, seconds = (first_peak, first) if more == few else self._run(step, more * size)
-        per_micro_batch = (seconds - first) / max(1, more - few)
+        # On a busy machine, three may take less time than one; then a third of them must do.
+        per_micro_batch = (seconds - first) / max(1, more - few) if seconds > first else seconds / more
         not_seen = max(0, self._batch_size - more * size) * self._bytes_per_sample()
         return Measurement(max(first_peak, peak) + not_seen, seconds + per_micro_batch * (total - more))
 
