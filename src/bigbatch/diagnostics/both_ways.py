@@ -9,17 +9,16 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from bigbatch.training import keras_private, optimizers, replicas, snapshot, stream
+from bigbatch.training import optimizers, replicas, snapshot, stream
 from bigbatch.training.micro_batch import python_function
-from bigbatch.training.overriding import overridden
 from bigbatch.training.update import Update, traced
 
 Arrays = dict[str, np.ndarray]
@@ -89,7 +88,8 @@ class BothWays:
         return self.whole(context)
 
     def _whole_update(self, context: AbstractContextManager[Any], batch: Any) -> tuple[Any, Any]:
-        with context, _recorded(self.model) as applied:
+        applied = _Applied()
+        with context, optimizers.seen(self.model, applied.note):
             if self.model.distribute_strategy.num_replicas_in_sync > 1:
                 logs = self._on_every_replica(batch)
             else:
@@ -111,7 +111,8 @@ class BothWays:
             return replicas.of_first(replicas.each(update, batch))
 
     def _accumulated_update(self, iterator: Any) -> tuple[Any, Any]:
-        with _recorded(self.model) as applied:
+        applied = _Applied()
+        with optimizers.seen(self.model, applied.note):
             if len(self.window) == 1 and replicas.number() == 1:
                 logs = self._update.on_batch(iterator.get_next())
             else:
@@ -183,34 +184,13 @@ class _Applied:
         self.gradients: list[Any] = []
         self._first = FirstReplica()
 
-    def note(self, gradients: Any, variables: Any) -> None:
-        present = [pair for pair in zip(variables, gradients) if pair[1] is not None and self._first.speaks()]
+    def note(self, given: optimizers.Application) -> optimizers.Application:
+        # Keras would square repeated rows of an embedding one by one; in a dense gradient they are added up.
+        dense = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in given.gradients]
+        present = [pair for pair in zip(given.variables, dense) if pair[1] is not None and self._first.speaks()]
         self.names += [variable.path for variable, _ in present]
         self.gradients += [gradient for _, gradient in present]
-
-
-@contextmanager
-def _recorded(model: keras.Model) -> Iterator[_Applied]:
-    applied = _Applied()
-
-    def recording(optimizer: keras.optimizers.Optimizer) -> Any:
-        original = optimizer.apply
-
-        def apply(grads: Any, trainable_variables: Any = None) -> Any:
-            if trainable_variables is None:
-                trainable_variables = keras_private.optimizer_variables(optimizer)
-            variables = list(trainable_variables)
-            # Keras would square repeated rows of an embedding one by one; in a dense gradient they are added up.
-            gradients = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in grads]
-            applied.note(gradients, variables)
-            return original(gradients, variables)
-
-        return apply
-
-    with ExitStack() as stack:
-        for optimizer in optimizers.optimizers_of(model):
-            stack.enter_context(overridden(optimizer, apply=recording(optimizer)))
-        yield applied
+        return replace(given, gradients=dense)
 
 
 def _flat(logs: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -11,7 +10,6 @@ import tensorflow as tf
 
 from bigbatch.training import batches, gradients, losses, optimizers, replicas
 from bigbatch.training.micro_batch import python_function
-from bigbatch.training.overriding import overridden
 from bigbatch.training.sums import float64
 
 
@@ -71,8 +69,13 @@ def on_whole_batch(model: keras.Model, figures: Figures) -> Callable[[Any], Any]
     """Keras' own update of a whole batch, watched. Context: the only replica."""
 
     def watched(batch: Any) -> tuple[Any, Any, list[Any]]:
-        terms = losses.Terms(share=None, is_whole=True)
-        with _watched(model) as squares, losses.weighed(model, terms):
+        terms, squares = losses.Terms(share=None, is_whole=True), []
+
+        def see(given: optimizers.Application) -> optimizers.Application:
+            squares.append(squared_norm(given.optimizer, given.variables, given.gradients))
+            return given
+
+        with optimizers.seen(model, see), losses.weighed(model, terms):
             logs = python_function(model.train_step)(batch)
         return logs, terms.weight() if terms.counts else None, squares
 
@@ -86,24 +89,3 @@ def on_whole_batch(model: keras.Model, figures: Figures) -> Callable[[Any], Any]
         return logs
 
     return update
-
-
-@contextmanager
-def _watched(model: keras.Model) -> Iterator[list[Any]]:
-    """Takes the norm of what optimizers are handed, and lets them apply it."""
-    squares: list[Any] = []
-
-    def watch(optimizer: keras.optimizers.Optimizer) -> Any:
-        original = optimizer.apply
-
-        def apply(grads: Any, trainable_variables: Any = None) -> Any:
-            application = optimizers.application(optimizer, grads, trainable_variables)
-            squares.append(squared_norm(optimizer, application.variables, application.gradients))
-            return original(application.gradients, application.variables)
-
-        return apply
-
-    with ExitStack() as stack:
-        for optimizer in optimizers.optimizers_of(model):
-            stack.enter_context(overridden(optimizer, apply=watch(optimizer)))
-        yield squares

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +48,25 @@ def application(optimizer: keras.optimizers.Optimizer, gradients: Any, variables
     if variables is None:
         variables = keras_private.optimizer_variables(optimizer)
     return Application(optimizer, list(variables), list(gradients))
+
+
+@contextmanager
+def seen(model: keras.Model, see: Callable[[Application], Application]) -> Iterator[None]:
+    """Has every optimizer of the model apply what `see` makes of what it is handed."""
+
+    def seeing(optimizer: keras.optimizers.Optimizer) -> Any:
+        original = optimizer.apply
+
+        def apply(grads: Any, trainable_variables: Any = None) -> Any:
+            given = see(application(optimizer, grads, trainable_variables))
+            return original(given.gradients, given.variables)
+
+        return apply
+
+    with ExitStack() as stack:
+        for optimizer in optimizers_of(model):
+            stack.enter_context(overridden(optimizer, apply=seeing(optimizer)))
+        yield
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
