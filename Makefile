@@ -30,6 +30,7 @@ bench: $(READY)  ## prints time and memory against the bare loop
 	$(BIN)/python benchmarks/auto.py
 	$(BIN)/python benchmarks/embedding.py
 	$(BIN)/python benchmarks/loops.py
+	$(BIN)/python benchmarks/coupled.py
 	$(BIN)/python benchmarks/distributed.py
 
 example-ray: $(READY)  ## installs Ray and trains with two of its workers

@@ -107,7 +107,7 @@ def assert_same(ours, theirs, tolerance=1e-10):
     size = update_size(theirs)
     assert size > 1e-6
     error = distance(ours.weights, theirs.weights, size)
-    assert error < tolerance
+    assert error < tolerance, error
     record(error)
     for mine, reference in zip(ours.optimizer, theirs.optimizer, strict=True):
         np.testing.assert_allclose(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bigbatch.diagnostics.plan import plan
     from bigbatch.diagnostics.verify import verify
     from bigbatch.training.accumulator import GradientAccumulator
+    from bigbatch.training.in_micro_batches import in_micro_batches
     from bigbatch.training.loops import split, windows
     from bigbatch.training.model import accumulate, release
     from bigbatch.training.monitor import Monitor
@@ -36,6 +37,7 @@ __all__ = [
     "GradientAccumulator",
     "Monitor",
     "accumulate",
+    "in_micro_batches",
     "plan",
     "release",
     "schedules",
@@ -50,6 +52,7 @@ _HOME = {
     "GradientAccumulator": "bigbatch.training.accumulator",
     "Monitor": "bigbatch.training.monitor",
     "accumulate": "bigbatch.training.model",
+    "in_micro_batches": "bigbatch.training.in_micro_batches",
     "plan": "bigbatch.diagnostics.plan",
     "release": "bigbatch.training.model",
     "split": "bigbatch.training.loops",
@@ -57,7 +60,7 @@ _HOME = {
     "wait_for_workers": "bigbatch.training.rendezvous",
     "windows": "bigbatch.training.loops",
 }
-_NEEDS_KERAS = ("Monitor", "accumulate", "plan", "release", "verify")
+_NEEDS_KERAS = ("Monitor", "accumulate", "in_micro_batches", "plan", "release", "verify")
 
 
 def __getattr__(name: str) -> Any:

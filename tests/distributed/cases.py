@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
+from coupled import pairs
 from test_losses import LABELS, MANY_X, MANY_Y, TOKENS, tagger, two_outputs
 from test_replicas import raw
 
@@ -45,6 +46,7 @@ CASES = {
     "different_masks_in_windows": (two_outputs, (MANY_X, MANY_Y), 4, {"batches_per_update": 3}, 12),
     "own_train_step": (raw, (X, Y), 31, {"micro_batch_size": 4}, 31),
     "batch_norm": (lambda: dense(normalise=True), (X, Y), 31, {"micro_batch_size": 4, "batch_norm": "pooled"}, 31),
+    "whole_batch_loss": (pairs, (X, Y), 31, {"micro_batch_size": 4, "whole_batch_loss": True}, 31),
     "infinity": (scaled, (POISONED, Y), 31, {"micro_batch_size": 4}, 31),
 }
 

@@ -20,6 +20,7 @@ import tensorflow as tf
 from bigbatch.training import optimizers, replicas, snapshot, stream
 from bigbatch.training.micro_batch import python_function
 from bigbatch.training.update import Update, traced
+from bigbatch.training.whole_batch import WholeBatch
 
 Arrays = dict[str, np.ndarray]
 
@@ -50,17 +51,16 @@ class BothWays:
     Args:
         model: compiled and built, with its optimizers.
         window: the batches that the update joins.
-        micro_batch_size: samples at a time; `None`: whole batches.
-        pool: whether batch-norm statistics move once.
+        update: in micro-batches.
     """
 
-    def __init__(self, model: keras.Model, window: Sequence[Any], micro_batch_size: int | None, pool: bool) -> None:
+    def __init__(self, model: keras.Model, window: Sequence[Any], update: Update | WholeBatch) -> None:
         self.model = model
         self.window = window
         self.batch = tf.nest.map_structure(_joined, *window)
         self.num_updates = 0
         self._names: list[str] = []
-        self._update = Update(model, micro_batch_size, pool)
+        self._update = update
         self._accumulate = traced(model, self._accumulated_update)
         self._initial = [(each, each.numpy()) for each in model.trainable_variables]
         self._kept = snapshot.Snapshot([], self._variables())

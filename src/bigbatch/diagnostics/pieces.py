@@ -75,7 +75,7 @@ class Pieces:
     def __init__(self, model: keras.Model, pieces: Sequence[Piece], passed: Passed) -> None:
         self.pieces = pieces
         self._passed = passed
-        self._generators = generators_of(model)
+        self._generators = keras_private.seed_generators_of(model)
         self._counts: dict[int, int] = {}
         self._turn = 0
 
@@ -155,7 +155,7 @@ def recording(model: keras.Model) -> Iterator[Passed]:
     with ExitStack() as stack:
         for layer in callable_layers(model):
             stack.enter_context(overridden(layer, call=_noting_lengths(layer, passed)))
-        for generator in generators_of(model):
+        for generator in keras_private.seed_generators_of(model):
             stack.enter_context(overridden(generator, next=_noting_draws(generator, passed)))
         yield passed
 
@@ -171,12 +171,6 @@ def callable_layers(model: keras.Model) -> list[keras.layers.Layer]:
         if inside is not layer
     }
     return [layer for layer in layers if id(layer) not in insides]
-
-
-def generators_of(model: keras.Model) -> list[Any]:
-    """The generators of seeds that its layers hold, each once."""
-    found = [each for layer in keras_private.flatten_layers(model) for each in keras_private.seed_generators(layer)]
-    return list({id(each): each for each in found}.values())
 
 
 def _noting_lengths(layer: keras.layers.Layer, passed: Passed) -> Callable[..., Any]:

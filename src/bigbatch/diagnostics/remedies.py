@@ -34,7 +34,8 @@ def loss_cause(outputs: Parts) -> Cause:
         "a loss that couples samples",
         "No weighting of its micro-batches gives the loss of the whole batch; of its gradient, it leaves unexplained",
         tuple(outputs),
-        "Such a loss (contrastive, ranking, correlation) needs all samples at a time: train it on whole batches.",
+        "Such a loss (contrastive, ranking, correlation) needs the outputs of all samples at a time: "
+        "`bigbatch.accumulate(model, micro_batch_size=..., whole_batch_loss=True)`.",
     )
 
 

@@ -16,6 +16,7 @@ from bigbatch.diagnostics.pieces import cut
 from bigbatch.diagnostics.remedies import precision_cause
 from bigbatch.diagnostics.samples import build, read, require_compiled
 from bigbatch.training import batches
+from bigbatch.training.update import Update
 
 _FLOAT32_ROUNDING = 1e-4
 
@@ -53,13 +54,15 @@ def verify(
     require_compiled(model)
     require_size("micro_batch_size", micro_batch_size, off="verify a window of whole batches")
     require_size("batches_per_update", batches_per_update, off="verify one batch")
-    size, num_batches, pool = _settings(model, micro_batch_size, batches_per_update)
+    size, num_batches = _settings(model, micro_batch_size, batches_per_update)
     window = read(x, y, sample_weight, num_batches=num_batches)
     sizes = [batches.num_samples(batch) for batch in window]
     pieces = cut(sizes, size, model.distribute_strategy.num_replicas_in_sync)
     _require_pieces(len(pieces), size, num_batches)
     build(model, window[0])
-    ways = BothWays(model, [tf.nest.map_structure(_constant, batch) for batch in window], size, pool)
+    accumulation = vars(model).get("_accumulation")
+    update = Update(model, size, pool=True) if accumulation is None else accumulation.update(size)
+    ways = BothWays(model, [tf.nest.map_structure(_constant, batch) for batch in window], update)
     name, epsilon = precision(model)
     reference, ours = ways.whole(), ways.accumulated()
     rows = compare(reference, ours, ways.with_last_digits_moved(None, epsilon), epsilon)
@@ -79,11 +82,10 @@ def verify(
 
 def _settings(
     model: keras.Model, micro_batch_size: int | None, batches_per_update: int | None
-) -> tuple[int | None, int, bool]:
+) -> tuple[int | None, int]:
     accumulation = vars(model).get("_accumulation")
-    its_size, its_batches, pool = (None, 1, True) if accumulation is None else accumulation.settings()
-    if micro_batch_size is None and batches_per_update is None:
-        micro_batch_size, batches_per_update = its_size, its_batches
+    if accumulation is not None and micro_batch_size is None and batches_per_update is None:
+        micro_batch_size, batches_per_update = accumulation.settings()
     if micro_batch_size == "auto":
         raise ValueError(
             describe(
@@ -92,7 +94,7 @@ def _settings(
                 "Give the size that training has found, or a smaller one.",
             )
         )
-    return micro_batch_size, batches_per_update or 1, pool
+    return micro_batch_size, batches_per_update or 1
 
 
 def _of_low_precision(name: str, rows: tuple[Row, ...]) -> tuple[Cause, ...]:

@@ -17,6 +17,7 @@ from bigbatch.training.figures import Figures, on_whole_batch
 from bigbatch.training.fit import Progress, make_fit
 from bigbatch.training.stream import Limit
 from bigbatch.training.update import Update, traced
+from bigbatch.training.whole_batch import WholeBatch
 
 MicroBatchSize = int | str | None  # a number, "auto", or whole batches
 # What makes an update of the next batches, and what makes one of the next batch, if that may be told apart.
@@ -28,23 +29,31 @@ class Accumulation:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self._traced: tuple[MicroBatchSize, bool] | None = None  # the settings that a trace depends on
+        self._traced: tuple[MicroBatchSize, bool, bool] | None = None  # the settings that a trace depends on
         self._windows = Windows()
         self._progress = Progress(self._num_updates)
         self._figures: Figures | None = None
 
-    def set(self, micro_batch_size: MicroBatchSize, windows: Windows, *, pool: bool) -> None:
+    def set(self, micro_batch_size: MicroBatchSize, windows: Windows, *, pool: bool, whole_batch_loss: bool) -> None:
         """Changes the settings. The size of a window is data: changing it alone makes no new trace."""
         self._windows = windows
-        if self._traced != (micro_batch_size, pool):
-            self._traced = micro_batch_size, pool
+        if self._traced != (micro_batch_size, pool, whole_batch_loss):
+            self._traced = micro_batch_size, pool, whole_batch_loss
             renew_train_function(self._model)
 
-    def settings(self) -> tuple[MicroBatchSize, int, bool]:
-        """The micro-batch size, the batches of the next update, and whether batch-norm statistics move once."""
+    def settings(self) -> tuple[MicroBatchSize, int]:
+        """The micro-batch size, and the batches of the next update."""
         assert self._traced is not None
-        micro_batch_size, pool = self._traced
-        return micro_batch_size, self._windows.num_batches(self._num_updates()), pool
+        return self._traced[0], self._windows.num_batches(self._num_updates())
+
+    def update(self, size: int | None, figures: Figures | None = None) -> Any:
+        """An update as the model makes them, with micro-batches of any size."""
+        assert self._traced is not None
+        _, pool, whole_batch_loss = self._traced
+        if whole_batch_loss:
+            assert size is not None
+            return WholeBatch(self._model, size, pool, figures)
+        return Update(self._model, size, pool, figures=figures)
 
     def watch(self) -> Figures:
         """Has every update leave its figures, until `unwatch` or the next `fit`. Makes a trace once, not every time."""
@@ -72,7 +81,7 @@ class Accumulation:
         model = self._model
         if model.train_function is None or force:
             assert self._traced is not None
-            model.train_function = self._train_function(*self._traced)
+            model.train_function = self._train_function(*self._traced[:2])
         return model.train_function
 
     def _make_test_function(self, force: bool = False) -> Any:
@@ -95,7 +104,7 @@ class Accumulation:
             replicas.require_scope(model.distribute_strategy, model.variables)
             optimizers.require_built(model)
             batch_norm.refuse_synchronized(model)
-        drivers = self._auto_drivers(pool) if micro_batch_size == "auto" else self._drivers(micro_batch_size, pool)
+        drivers = self._auto_drivers(pool) if micro_batch_size == "auto" else self._drivers(micro_batch_size)
         drivers(None)  # now, for Keras leaves a function of its own on the model
 
         def train_function(iterator: Any) -> Any:
@@ -109,12 +118,12 @@ class Accumulation:
 
         return train_function
 
-    def _drivers(self, size: Any, pool: bool) -> Callable[[Figures | None], Drivers]:
+    def _drivers(self, size: Any) -> Callable[[Figures | None], Drivers]:
         model = self._model
 
         @functools.cache
         def drivers(figures: Figures | None) -> Drivers:
-            update = Update(model, size, pool, figures=figures)
+            update = self.update(size, figures)
             is_alone = model.distribute_strategy.num_replicas_in_sync == 1
             on_batches = self._on_batches(update, size, figures) if is_alone else None
             return traced(model, update.on_window), on_batches
@@ -126,7 +135,9 @@ class Accumulation:
         auto = Auto(self._model, pool, lambda: self._windows.are_batches, lambda: self._progress.figures)
         return lambda figures: (auto.on_window, None)
 
-    def _on_batches(self, update: Update, size: int | None, figures: Figures | None) -> Callable[[Any], Any]:
+    def _on_batches(
+        self, update: Update | WholeBatch, size: int | None, figures: Figures | None
+    ) -> Callable[[Any], Any]:
         """Keras' own driver, for updates of one batch on one replica."""
         model = self._model
         if size is not None:

@@ -77,6 +77,39 @@ def has_losses_of_samples(model: keras.Model) -> bool:
     return any(layer._losses for layer in model._flatten_layers())
 
 
+def logits_of(output: Any) -> Any:
+    """What a softmax or sigmoid was made of, or `None`: crossentropies look for it, and clip what comes without."""
+    if hasattr(output, "_keras_logits"):
+        return output._keras_logits
+    is_made = not tf.executing_eagerly() and output.op.type in ("Softmax", "Sigmoid")
+    return output.op.inputs[0] if is_made else None
+
+
+def set_logits(output: Any, logits: Any) -> None:
+    output._keras_logits = logits
+
+
+def take_losses_of_samples(model: keras.Model) -> list[Any]:
+    """What `add_loss` and activity regularizers said in the last forward pass; they forget it."""
+    taken = []
+    for layer in model._flatten_layers():
+        taken += layer._losses
+        layer._losses.clear()
+    return taken
+
+
+def set_losses(model: keras.Model, losses: list[Any]) -> None:
+    """What `add_loss` would add, and nothing else; functional models refuse it."""
+    model._losses.clear()
+    model._losses.extend(losses)
+
+
+def seed_generators_of(model: keras.Model) -> list[Any]:
+    """Those of all layers, each once."""
+    found = [each for layer in flatten_layers(model) for each in seed_generators(layer)]
+    return list({id(each): each for each in found}.values())
+
+
 @contextmanager
 def without_effects(model: keras.Model) -> Iterator[None]:
     """Seeds, metrics and statistics that change in here do not last."""

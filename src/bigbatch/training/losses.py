@@ -170,7 +170,8 @@ def _warn_if_coupled(loss: keras.losses.Loss) -> None:
     if coupled:
         warnings.warn(
             "This loss couples the samples of a batch, so each micro-batch sees only its own part of it. "
-            f"Received: {type(loss).__name__}. Give Dice and Tversky an `axis` without 0 to be exact.",
+            f"Received: {type(loss).__name__}. Use `accumulate(..., whole_batch_loss=True)` "
+            "to be exact, or give Dice and Tversky an `axis` without 0.",
             UserWarning,
             stacklevel=2,
         )

@@ -44,7 +44,7 @@ class MicroBatches:
         self._of_update = of_update
         self.num_samples = batches.num_samples(batch)
         self._head = self.num_samples if size is None else _smaller(self.num_samples, head_size(self.num_samples, size))
-        self._number = 1 if size is None else (self.num_samples - self._head) // size + 1
+        self.number = 1 if size is None else (self.num_samples - self._head) // size + 1
 
     def head(self) -> MicroBatch:
         """The first micro-batch."""
@@ -55,11 +55,11 @@ class MicroBatches:
 
     def seen(self) -> list[Any]:
         """How many samples and micro-batches there are."""
-        return [float64(self.num_samples), float64(self._number)]
+        return [float64(self.num_samples), float64(self.number)]
 
     def loop(self, body: Callable[[MicroBatch, Value], Value], initial: Value) -> Value:
         """Folds `body` over the other micro-batches, one after the other."""
-        if isinstance(self._number, int) and self._number == 1:
+        if isinstance(self.number, int) and self.number == 1:
             return initial
         # Without the dependency the loop may begin beside the head, with the memory of both.
         with tf.control_dependencies(tensors(initial)):
@@ -69,7 +69,7 @@ class MicroBatches:
             start = self._head + (index - 1) * self._size
             return index + 1, body(self._part(start, self._size, 1.0), value)
 
-        return tf.while_loop(lambda index, _: index < self._number, turn, (first, initial), parallel_iterations=1)[1]
+        return tf.while_loop(lambda index, _: index < self.number, turn, (first, initial), parallel_iterations=1)[1]
 
     def _part(self, start: Any, size: Any, weight: Any) -> MicroBatch:
         share = None

@@ -33,6 +33,7 @@ def accumulate(
     samples_per_update: int | None = None,
     learning_rate_rule: str | None = None,
     batch_norm: str | None = None,
+    whole_batch_loss: bool = False,
 ) -> Model:
     """Trains in micro-batches; the update equals that of the whole batch or window, to rounding.
 
@@ -68,6 +69,8 @@ def accumulate(
         batch_norm: `"pooled"` (also for `None`) moves the statistics of BatchNormalization once per update, by the
             moments of all its samples; `"per_micro_batch"` leaves them to Keras. Passing either silences the warning
             that each micro-batch is normalised by its own moments.
+        whole_batch_loss: the loss sees the outputs of all samples of the update at a time, so that it may couple them
+            (contrastive, ranking, correlation), for a second forward pass of each micro-batch.
 
     Returns:
         The model.
@@ -77,7 +80,8 @@ def accumulate(
         AccumulationError: in `fit`, for a model whose update cannot be had from micro-batches; here, for one of a
             `ParameterServerStrategy`.
 
-    The promise stops at layers and losses that couple the samples of a batch: batch normalisation, contrastive losses.
+    The promise stops at layers that couple the samples of a batch (batch normalisation), and at losses that do, unless
+    `whole_batch_loss` is set.
     """
     _require_model(model)
     replicas.require_together(model)
@@ -86,6 +90,14 @@ def accumulate(
         require_size("micro_batch_size", micro_batch_size, off="train on whole batches", kinds=kinds)
     windows = Windows(batches_per_update, samples_per_update, learning_rate_rule)
     _require_batch_norm(batch_norm)
+    if whole_batch_loss and not isinstance(micro_batch_size, int):
+        raise ValueError(
+            describe(
+                "`micro_batch_size` must be a positive integer where the loss sees the whole batch.",
+                f"micro_batch_size={micro_batch_size!r}, whole_batch_loss=True",
+                "Without micro-batches, the loss sees the whole batch anyway.",
+            )
+        )
     is_off = micro_batch_size is None and windows.are_batches
     if not is_off and batch_norm is None:
         batch_norms.warn_of(model)
@@ -97,7 +109,7 @@ def accumulate(
         accumulation = Accumulation(model)
         override(model, _accumulation=accumulation, **accumulation.overrides())
         model.test_function = None
-    accumulation.set(micro_batch_size, windows, pool=batch_norm != "per_micro_batch")
+    accumulation.set(micro_batch_size, windows, pool=batch_norm != "per_micro_batch", whole_batch_loss=whole_batch_loss)
     return model
 
 

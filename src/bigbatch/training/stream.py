@@ -102,6 +102,12 @@ class Held(NamedTuple):
         ]
         return tf.nest.pack_sequence_as(self.structure, parts, expand_composites=True)
 
+    def joined(self) -> Any:
+        """All of them as one batch, on every replica; dense tensors only."""
+        arrays = iter(self.arrays)
+        parts = [None if like is None else _all_of(next(arrays), like) for like in _flatten(self.structure)]
+        return tf.nest.pack_sequence_as(self.structure, parts, expand_composites=True)
+
     def packed(self) -> list[Any]:
         """The arrays, so that they can leave a `tf.function`."""
         return self.arrays if tf.executing_eagerly() else [array.flow for array in self.arrays]
@@ -141,3 +147,8 @@ def _array(part: Any, flow: Any = None) -> tf.TensorArray:
 def _as_known(part: Any, like: Any) -> Any:
     # A traced array forgets what the trace knew of shapes; an eager batch has the shape that it has.
     return part if tf.executing_eagerly() else tf.ensure_shape(part, like.shape)
+
+
+def _all_of(array: tf.TensorArray, like: Any) -> Any:
+    whole = array.concat()
+    return whole if tf.executing_eagerly() else tf.ensure_shape(whole, [None, *like.shape[1:]])

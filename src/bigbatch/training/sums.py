@@ -73,7 +73,7 @@ def added_up(sums: Sums) -> Sums:
     if replicas.number() == 1:
         return sums
     additive = sums._replace(
-        moments=[_additive(moments) for moments in sums.moments],
+        moments=[additive(moments) for moments in sums.moments],
         sample_weights=[float64(weight) for weight in sums.sample_weights],
     )
     parts = tf.nest.flatten(additive)
@@ -82,7 +82,7 @@ def added_up(sums: Sums) -> Sums:
     reduced = iter(replicas.all_reduce([part for part, is_floating in zip(parts, floating) if is_floating]))
     parts = [next(reduced) if is_floating else part for part, is_floating in zip(parts, floating)]
     of_all = tf.nest.pack_sequence_as(additive, parts)
-    return of_all._replace(moments=[_moments(*parts) for parts in of_all.moments])
+    return of_all._replace(moments=[from_additive(*parts) for parts in of_all.moments])
 
 
 def means(outline: Outline, sums: Sums) -> Iterator[tuple[Any, list[Any], list[Any]]]:
@@ -124,12 +124,13 @@ def _with_gradient(variables: list[Any], present: list[bool]) -> list[Any]:
     return [variable for variable, has_gradient in zip(variables, present) if has_gradient]
 
 
-def _additive(moments: Moments) -> Any:
+def additive(moments: Moments) -> Any:
     """The sums of weights, of values and of squares."""
     weight, mean, variance = map(float64, moments)
     return weight, weight * mean, weight * (variance + tf.square(mean))
 
 
-def _moments(weight: Any, total: Any, squares: Any) -> Moments:
+def from_additive(weight: Any, total: Any, squares: Any) -> Moments:
+    """The inverse of `additive`."""
     mean = total / weight
     return Moments(weight, mean, squares / weight - tf.square(mean))
