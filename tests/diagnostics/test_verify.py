@@ -38,6 +38,11 @@ REPLAYED = {
         SEQUENCES,
         {"gru"},
     ),
+    "adds_a_loss": (
+        lambda: verified.sequential(L.Dense(4), verified.Sampling(name="sampling"), L.Dense(1)),
+        X,
+        {"sampling"},
+    ),
     "shared": (
         lambda: verified.sequential(*[layer := L.GaussianNoise(0.5, name="noise"), L.Dense(4), layer, L.Dense(1)]),
         X,
@@ -95,6 +100,25 @@ CAUGHT = {
         "a metric that is a mean of means",
         "relative_error",
     ),
+    "mixes_and_draws": (
+        lambda: verified.sequential(verified.MixUp(name="mixup"), L.Dense(1)),
+        {},
+        "layers that mix samples",
+        "mixup",
+    ),
+    "counts_calls": (
+        lambda: verified.sequential(L.Dense(4), verified.Counting(name="counting"), L.Dense(1)),
+        {},
+        "state that every micro-batch changes",
+        "sequential/counting/count",
+    ),
+    "adds_a_sum": (
+        lambda: verified.sequential(L.Dense(4), verified.AddingSum(name="adding"), L.Dense(1)),
+        {},
+        "a reduction that is a sum",
+        "adding",
+    ),
+    "draws_in_train_step": (lambda: verified.compiled(verified.NoisyStep()), {}, "randomness", "train_step"),
     "unseeded": (
         lambda: verified.sequential(L.Dense(4), verified.Unseeded(name="noisy"), L.Dense(1)),
         {},
@@ -213,6 +237,40 @@ def test_low_precision(policy):
     assert "bfloat16" in cause.what
 
 
+@pytest.mark.parametrize("name", ["mixed_float16", "mixed_bfloat16"])
+def test_low_precision_does_not_hide_batch_norm(policy, name):
+    def build():
+        policy(name)
+        layers = L.Dense(8, activation="tanh"), L.BatchNormalization(), L.Dense(1)
+        # With a scale that does not overflow: Keras begins with one that does, and skips updates until it fits.
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(), initial_scale=8.0)
+        return verified.sequential(*layers, optimizer=optimizer)
+
+    report = verify(build, X, Y)
+    assert not report.exact
+    assert report.causes[0].kind == "batch normalisation"
+
+
+def test_chance_is_not_rounding():
+    """Eagerly, TensorFlow's own dropout differs from run to run, also from that with the last digits moved."""
+
+    def build():
+        noise = L.Lambda(lambda inputs: tf.nn.dropout(inputs, 0.5))
+        return verified.sequential(L.Dense(4, activation="tanh"), noise, L.Dense(1), run_eagerly=True)
+
+    report = verify(build, X, Y)
+    assert not report.exact
+    assert report.causes[0].kind == "randomness or non-determinism"
+
+
+def test_not_finite():
+    with np.errstate(invalid="ignore"):
+        report = bigbatch.verify(verified.mlp(), X * np.nan, Y, micro_batch_size=SIZE)
+    assert not report.exact
+    assert [cause.kind for cause in report.causes] == ["values that are not finite"]
+    json.loads(report.to_json(), parse_constant=pytest.fail)
+
+
 def test_float64_is_held_to_its_own_rounding(policy):
     def build():
         policy("float64")
@@ -295,5 +353,13 @@ def test_messages():
         bigbatch.verify(model, X, Y)
     with pytest.raises(ValueError, match=r"`micro_batch_size` must be .* Received: micro_batch_size=0"):
         bigbatch.verify(model, X, Y, micro_batch_size=0)
+    with pytest.raises(ValueError, match=r"`x` must hold samples\."):
+        bigbatch.verify(model, X[:0], Y[:0], micro_batch_size=2)
+    with pytest.raises(ValueError, match=r"`x` must be arrays or a `tf.data.Dataset`\. Received: x=generator"):
+        bigbatch.verify(model, (row for row in X), micro_batch_size=2)
+    with pytest.raises(ValueError, match=r"A dataset must hold targets and weights itself\."):
+        bigbatch.verify(model, tf.data.Dataset.from_tensor_slices((X, Y)).batch(8), Y, micro_batch_size=2)
+    with pytest.raises(ValueError, match=r"`batches_per_update` must be given for a model that joins batches by"):
+        bigbatch.verify(bigbatch.accumulate(verified.mlp(), samples_per_update=8), X, Y)
     with pytest.raises(ValueError, match=r"must be given for a model that looks for its own"):
         bigbatch.verify(bigbatch.accumulate(model, micro_batch_size="auto"), X, Y)

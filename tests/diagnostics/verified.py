@@ -71,6 +71,47 @@ class Unseeded(L.Layer):
         return inputs + tf.random.normal(tf.shape(inputs), dtype=inputs.dtype)
 
 
+class Drawing(L.Layer):
+    """A layer with a seed of its own."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.seed = keras.random.SeedGenerator(2)
+
+
+class MixUp(Drawing):
+    """Draws, and mixes samples, too."""
+
+    def call(self, inputs):
+        share = keras.random.uniform((), seed=self.seed, dtype=inputs.dtype)
+        return share * inputs + (1 - share) * tf.reverse(inputs, [0])
+
+
+class Sampling(Drawing):
+    """Draws, and adds a loss."""
+
+    def call(self, inputs):
+        self.add_loss(tf.reduce_mean(tf.square(inputs)))
+        return inputs + keras.random.normal(tf.shape(inputs), seed=self.seed, dtype=inputs.dtype)
+
+
+class AddingSum(L.Layer):
+    def call(self, inputs):
+        self.add_loss(0.01 * tf.reduce_sum(tf.square(inputs)))
+        return inputs
+
+
+class Counting(L.Layer):
+    """Uses a number that every call changes."""
+
+    def build(self, _):
+        self.count = self.add_weight(shape=(), trainable=False, initializer="zeros", name="count")
+
+    def call(self, inputs):
+        self.count.assign_add(1.0)
+        return inputs * (1 + self.count)
+
+
 class OwnStep(keras.Model):
     """A model that never calls itself: its loss is none of Keras' business."""
 
@@ -101,6 +142,22 @@ def forgotten_weights(y_true, y_pred, sample_weight):
     values = tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
     sample_weight = tf.cast(sample_weight, values.dtype)
     return tf.reduce_sum(values * sample_weight) / tf.reduce_sum(sample_weight)
+
+
+class NoisyStep(keras.Model):
+    """Draws in its `train_step`, outside of any layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = L.Dense(1)
+        self.seed = keras.random.SeedGenerator(1)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def train_step(self, data):
+        x, y = data
+        return super().train_step((x + keras.random.normal(tf.shape(x), seed=self.seed, dtype=x.dtype), y))
 
 
 class Averaging(keras.Model):

@@ -22,6 +22,7 @@ from bigbatch.diagnostics.comparison import change, compare
 from bigbatch.diagnostics.equivalence import Cause, Row
 from bigbatch.diagnostics.pieces import Piece, Pieces, recording
 from bigbatch.diagnostics.remedies import (
+    added_cause,
     batch_norm_cause,
     layer_cause,
     loss_cause,
@@ -65,26 +66,38 @@ class Investigation:
         with recording(ways.model) as passed:
             probe(ways, batches.take(ways.batch, pieces[0].start, pieces[0].size), nullcontext())
         self._pieces = Pieces(ways.model, pieces, passed)
+        self._draws_outside = passed.draws_outside
 
     def findings(self, rows: tuple[Row, ...]) -> Findings:
         again = compare(self._reference, self._ways.whole(), self._reference, self._epsilon)
         if not _are_exact(again):
             return Findings(rows, (), (noise_cause(_beyond(again)),))
+        if _are_exact(rows):
+            return Findings(rows, (), ())
         suspects = find(self._ways, self._pieces)
-        unseeded = [each.layer.name for each in suspects if each.is_random and not each.is_replayable]
+        outside = ["train_step"] if self._draws_outside else []
+        unseeded = [each.layer.name for each in suspects if each.draws and not each.is_replayable] + outside
         if unseeded:
             error = max(row.error for row in rows if row.kind == "gradient")
             return Findings(rows, (), (unseeded_cause([(name, error) for name in unseeded]),))
-        drawing = [each.layer for each in suspects if each.is_random]
-        mixing = [each.layer for each in suspects if not each.is_random]
+        drawing = [each.layer for each in suspects if each.draws and not each.mixes]
+        mixing = [each.layer for each in suspects if each.mixes]
         if drawing:
             rows = self._rows(drawing)
         causes: list[Cause] = []
         if not _are_exact(rows):
+            causes += self._of_state([each.layer for each in suspects if each.keeps_state])
             causes += self._of_layers(drawing, mixing)
-            causes += self._of_the_rest(drawing, mixing)
+            causes += self._of_the_rest(drawing, mixing) if not causes or mixing else []
             causes = causes or [unexplained_cause(_beyond(rows))]
         return Findings(rows, tuple(layer.name for layer in drawing), tuple(causes))
+
+    def _of_state(self, layers: list[keras.layers.Layer]) -> list[Cause]:
+        if not layers:
+            return []
+        handed_on = dict(self._handed_on())
+        names = [each.path for layer in layers for each in layer.non_trainable_variables]
+        return [state_cause([(name, handed_on.get(name, 1.0)) for name in names if "seed_generator" not in name])]
 
     def _rows(self, in_pieces: Iterable[keras.layers.Layer]) -> tuple[Row, ...]:
         """What is left of the difference when these layers see micro-batches both ways."""
@@ -137,7 +150,11 @@ class Investigation:
             return [loss_cause([(term.name, term.unexplained) for term in mixing])]
         sizes = [piece.size for piece in self._pieces.pieces]
         shares = [size / sum(sizes) for size in sizes]
-        return [reduction_cause(term, shares) for term in terms if not term.weighs_like(shares)]
+        added = loss_terms.added_by_layers(self._ways, self._pieces, in_pieces)
+        return [
+            *(reduction_cause(term, shares) for term in terms if not term.weighs_like(shares)),
+            *([added_cause(added)] if added else []),
+        ]
 
     def _gradients(self, in_pieces: Sequence[keras.layers.Layer]) -> Any:
         return probe(self._ways, self._ways.batch, self._pieces.of(in_pieces))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -97,13 +98,22 @@ class Equivalence:
         return ["", "the worst of them:", *lines] if lines else []
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self) | {"worst": self.worst._asdict()})
+        return json.dumps(_finite(asdict(self) | {"worst": self.worst._asdict()}), allow_nan=False)
 
     def plot(self, ax: Any = None) -> Any:
         """The errors of all rows beside what rounding makes; returns the axes. Needs matplotlib."""
         from bigbatch.diagnostics.plots import plot_equivalence
 
         return plot_equivalence(self, ax)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no numbers that are not finite."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _told(cause: Cause) -> str:

@@ -58,6 +58,27 @@ def examine(ways: BothWays, pieces: Pieces, layers: Sequence[keras.layers.Layer]
     return [_term_of_output(name, whole, parts, pieces.pieces) for name in whole.names]
 
 
+def added_by_layers(ways: BothWays, pieces: Pieces, layers: Sequence[keras.layers.Layer]) -> list[tuple[str, float]]:
+    """The layers whose `add_loss` is no mean over samples, and how far off the mean over micro-batches is."""
+    probe(ways, ways.batch, pieces.of(layers))
+    whole, total = _added(ways.model), sum(piece.size for piece in pieces.pieces)
+    means = dict.fromkeys(whole, 0.0)
+    for piece in pieces.pieces:
+        probe(ways, batches.take(ways.batch, piece.start, piece.size), pieces.at_turn(piece.turn))
+        for name, value in _added(ways.model).items():
+            means[name] = means.get(name, 0.0) + value * piece.size / total
+    off = {name: abs(means[name] - value) / (abs(value) or 1.0) for name, value in whole.items()}
+    return [(name, error) for name, error in off.items() if error > TOLERANCE]
+
+
+def _added(model: keras.Model) -> dict[str, float]:
+    found = {}
+    for layer in keras_private.flatten_layers(model):
+        if losses := keras_private.losses_of_samples(layer):
+            found[layer.name] = float(sum(map(float, losses)))
+    return found
+
+
 def _term_of_output(name: str, whole: _Seen, parts: Sequence[_Seen], pieces: Sequence[Piece]) -> Term:
     weights, unexplained = [], [0.0]
     for piece, part in zip(pieces, parts):

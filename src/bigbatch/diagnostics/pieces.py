@@ -56,6 +56,8 @@ class Passed:
     first: FirstReplica = field(default_factory=FirstReplica)
     lengths: dict[int, list[list[int | None]]] = field(default_factory=dict)
     num_draws: dict[int, int] = field(default_factory=dict)
+    depth: int = 0  # of layers in layers
+    draws_outside: bool = False  # of any layer: nobody can call that in pieces
 
     def of_call(self, layer: keras.layers.Layer, index: int) -> list[int | None] | None:
         """Those of the `index`-th call of a layer, in whichever pass it is."""
@@ -115,14 +117,20 @@ class Pieces:
         of_samples = [length is not None and length != leaf.shape[0] for leaf, length in zip(leaves, lengths)]
         if not any(of_samples):
             return function(*args, **kwargs)
-        drawn, outputs = self.drawn, []
+        drawn, outputs, losses = self.drawn, [], []
+        earlier = keras_private.take_losses_of_samples(layer)
         for piece in self.pieces:
             self.drawn, self._turn = drawn, piece.turn
             part = [self._part(leaf, piece) if cuts else leaf for leaf, cuts in zip(leaves, of_samples)]
             part_args, part_kwargs = tf.nest.pack_sequence_as((args, kwargs), part)
             outputs.append(function(*part_args, **part_kwargs))
+            losses += [loss * self._share(piece) for loss in keras_private.take_losses_of_samples(layer)]
         self._turn = 0
+        keras_private.set_losses(layer, earlier + losses)
         return tf.nest.map_structure(_joined, *outputs)
+
+    def _share(self, piece: Piece) -> float:
+        return piece.size / sum(each.size for each in self.pieces)
 
     def _part(self, leaf: Any, piece: Piece) -> Any:
         # A layer may be handed several rows of each sample.
@@ -180,7 +188,11 @@ def _noting_lengths(layer: keras.layers.Layer, passed: Passed) -> Callable[..., 
         if passed.first.speaks():
             leaves = tf.nest.flatten((args, kwargs))
             passed.lengths.setdefault(id(layer), []).append([_length(leaf) for leaf in leaves])
-        return original(*args, **kwargs)
+        passed.depth += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            passed.depth -= 1
 
     return call
 
@@ -191,6 +203,7 @@ def _noting_draws(generator: Any, passed: Passed) -> Callable[..., Any]:
     def next_seed(ordered: bool = True) -> Any:
         if passed.first.speaks():
             passed.num_draws[id(generator)] = passed.num_draws.get(id(generator), 0) + 1
+            passed.draws_outside |= passed.depth == 0
         return original(ordered)
 
     return next_seed

@@ -8,6 +8,7 @@ from bigbatch.diagnostics.equivalence import Cause, Row
 from bigbatch.diagnostics.loss_terms import Term
 
 Parts = Sequence[tuple[str, float]]
+UNKNOWN = "unknown"
 
 
 def batch_norm_cause(layers: Parts) -> Cause:
@@ -53,7 +54,17 @@ def reduction_cause(term: Term, shares: Sequence[float]) -> Cause:
         f"In {term.name}, each micro-batch is divided by something else than its samples. The whole batch weighs",
         tuple(pairs),
         "Let Keras reduce: return one value per sample and compile the loss with a mask, `sample_weight` and "
-        '`reduction="mean_with_sample_weight"`, or divide by the number of samples.',
+        '`reduction="mean_with_sample_weight"`, or divide by the number of samples. A loss that is no mean at all '
+        "(a root, a maximum) needs `accumulate(..., whole_batch_loss=True)`.",
+    )
+
+
+def added_cause(layers: Parts) -> Cause:
+    return Cause(
+        "a reduction that is a sum",
+        "What these layers add to the loss is no mean over samples; the mean over micro-batches is off by",
+        tuple(layers),
+        "Divide what `add_loss` is given by the number of samples.",
     )
 
 
@@ -76,7 +87,7 @@ def metric_cause(rows: Sequence[Row]) -> Cause:
         "a metric that is a mean of means",
         "These logs are made of one number per micro-batch, not of sums over samples; they differ by",
         tuple((row.name, row.error) for row in rows),
-        "Use a `keras.metrics.Metric`, or a function that returns one value per sample. Training is not concerned.",
+        "Use a metric that adds up samples, or a function of one value per sample. Training is not concerned.",
     )
 
 
@@ -93,25 +104,35 @@ def noise_cause(rows: Sequence[Row]) -> Cause:
 def unseeded_cause(layers: Parts) -> Cause:
     return Cause(
         "randomness",
-        "These layers draw numbers that no seed of the model repeats, so that no two updates are alike; they differ by",
+        "Numbers are drawn here that nobody can draw again for the whole batch, so no two updates are alike. Off by",
         tuple(layers),
-        "Draw with `keras.random` and a `SeedGenerator` that is an attribute of the layer, and verify again.",
+        "Draw in layers, with `keras.random` and a `SeedGenerator` that is an attribute of the layer.",
     )
 
 
 def precision_cause(name: str, rows: Sequence[Row]) -> Cause:
     return Cause(
         "low precision",
-        f"The model computes in {name}: the last digit of its weights moves the update as much. Errors are",
+        f"The model computes in {name}, and the last digit of its weights moves the update about as much. Errors are",
         tuple((row.name, row.error) for row in rows),
-        "None is needed; to see that nothing else is there, verify the same model in float32.",
+        "To see whether anything else is there, verify the same model in float32.",
+    )
+
+
+def nonfinite_cause(rows: Sequence[Row]) -> Cause:
+    return Cause(
+        "values that are not finite",
+        "Gradients are infinite or not a number, so that there is nothing to compare",
+        tuple((row.name, row.error) for row in rows),
+        "Look at the data, the learning rate and, in float16, the loss scale.",
     )
 
 
 def unexplained_cause(rows: Sequence[Row]) -> Cause:
     return Cause(
-        "unknown",
+        UNKNOWN,
         "Neither layers, state, loss nor randomness explain what differs",
         tuple((row.name, row.error) for row in rows),
-        "Please report it to bigbatch, with the model and `to_json()`.",
+        "A `train_step` of its own may transform its gradients (let the optimizer clip) or apply an optimizer to what "
+        "another one has changed; see docs/exactness.md. If that is not it, please report it, with `to_json()`.",
     )

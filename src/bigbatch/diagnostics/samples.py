@@ -30,11 +30,23 @@ def read(x: Any, y: Any, sample_weight: Any, *, num_batches: int) -> list[Any]:
     Their leaves are arrays or `None`.
     """
     if isinstance(x, tf.data.Dataset):
-        return [_arrays(batch) for batch in islice(iter(x), num_batches)]
+        _require(y is None and sample_weight is None, "A dataset must hold targets and weights itself.", "y or weights")
+        found = [_arrays(batch) for batch in islice(iter(x), num_batches)]
+        _require(bool(found), "`x` must hold samples.", "an empty dataset")
+        return found
+    parts = [part for part in tf.nest.flatten((x, y, sample_weight)) if part is not None]
+    are_arrays = all(hasattr(part, "shape") or np.ndim(part) for part in parts)
+    _require(are_arrays, "`x` must be arrays or a `tf.data.Dataset`.", f"x={type(x).__name__}")
     given = (x, y) if sample_weight is None else (x, y, sample_weight)
     whole = tf.nest.map_structure(_as_keras_casts, _arrays(given))
+    _require(batches.num_samples(whole) > 0, "`x` must hold samples.", "none")
     size = -(-batches.num_samples(whole) // num_batches)
     return [batches.take(whole, start, size) for start in range(0, batches.num_samples(whole), size)]
+
+
+def _require(holds: bool, expected: str, received: str) -> None:
+    if not holds:
+        raise ValueError(describe(expected, received, "Give what `fit` trains on, as arrays or a batched dataset."))
 
 
 def build(model: keras.Model, batch: Any) -> None:

@@ -23,14 +23,17 @@ _TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-
 
 
 class Suspect(NamedTuple):
-    """A layer whose output depends on how its batch is cut: by chance, or because it mixes samples.
+    """A layer whose output depends on how its batch is cut.
 
-    What it draws can be drawn again if it comes from seeds of the model.
+    Because it mixes samples; or by chance, and then it draws the same again if its seeds are set back; or because of
+    state that every call changes.
     """
 
     layer: keras.layers.Layer
-    is_random: bool
+    mixes: bool
+    draws: bool
     is_replayable: bool
+    keeps_state: bool
 
 
 def probe(ways: BothWays, batch: Any, context: AbstractContextManager[Any], *, restore: bool = True) -> Arrays:
@@ -98,13 +101,22 @@ class _Search:
         try:
             self._pieces.drawn = call.drawn
             if _differ(outputs, call.in_pieces(self._pieces)):
-                self._pieces.drawn = call.drawn
-                is_replayable = not _differ(outputs, call.whole())
-                is_random = not is_replayable or _differ(outputs, call.whole())
                 self._num_findings += 1
-                self.found.setdefault(id(call.layer), Suspect(call.layer, is_random, is_replayable))
+                self.found.setdefault(id(call.layer), self._judged(call, outputs))
         finally:
             self._is_trying, self._pieces.drawn = False, after
+
+    def _judged(self, call: _Call, outputs: Any) -> Suspect:
+        before = call.state()
+        self._pieces.drawn = call.drawn
+        is_replayable = not _differ(outputs, call.whole())
+        keeps_state = not is_replayable and not all(map(np.array_equal, before, call.state()))
+        draws = not keeps_state and (not is_replayable or _differ(outputs, call.whole()))
+        self._pieces.drawn = call.drawn
+        first = self._pieces.pieces[0].size
+        among_others = call.with_other_rows(first)
+        mixes = is_replayable and _differ(_first_rows(outputs, first), _first_rows(among_others, first))
+        return Suspect(call.layer, mixes or not (draws or keeps_state), draws, is_replayable, keeps_state)
 
 
 @dataclass(frozen=True)
@@ -121,8 +133,28 @@ class _Call:
     def whole(self) -> Any:
         return self.function(*self.args, **self.kwargs)
 
+    def with_other_rows(self, first: int) -> Any:
+        """The outputs if all samples but the first ones were others."""
+        args, kwargs = tf.nest.map_structure(lambda leaf: _others(leaf, first), (self.args, self.kwargs))
+        return self.function(*args, **kwargs)
+
+    def state(self) -> list[Any]:
+        variables = self.layer.non_trainable_variables
+        return [each.numpy() for each in variables if "seed_generator" not in each.path]
+
     def in_pieces(self, pieces: Pieces) -> Any:
         return pieces.call(self.layer, self.index, self.function, self.args, self.kwargs)
+
+
+def _others(leaf: Any, first: int) -> Any:
+    """The same rows first; behind them, those in another order, and scaled."""
+    if not (tf.is_tensor(leaf) and leaf.shape.rank and leaf.dtype.is_floating and leaf.shape[0] > first):
+        return leaf
+    return tf.concat([leaf[:first], leaf[first:][::-1] * 2 + 1], 0)
+
+
+def _first_rows(outputs: Any, first: int) -> Any:
+    return tf.nest.map_structure(lambda leaf: leaf[:first] if tf.is_tensor(leaf) and leaf.shape.rank else leaf, outputs)
 
 
 def _differ(outputs: Any, others: Any) -> bool:

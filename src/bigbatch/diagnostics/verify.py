@@ -10,10 +10,10 @@ import tensorflow as tf
 from bigbatch.core.errors import describe, require_size
 from bigbatch.diagnostics.both_ways import BothWays
 from bigbatch.diagnostics.causes import Findings, Investigation
-from bigbatch.diagnostics.comparison import compare, precision
-from bigbatch.diagnostics.equivalence import Cause, Equivalence, Row
+from bigbatch.diagnostics.comparison import are_finite, compare, is_shaky, precision
+from bigbatch.diagnostics.equivalence import Cause, Equivalence
 from bigbatch.diagnostics.pieces import cut
-from bigbatch.diagnostics.remedies import precision_cause
+from bigbatch.diagnostics.remedies import UNKNOWN, nonfinite_cause, precision_cause
 from bigbatch.diagnostics.samples import build, read, require_compiled
 from bigbatch.training import batches
 from bigbatch.training.update import Update
@@ -67,14 +67,16 @@ def verify(
     reference, ours = ways.whole(), ways.accumulated()
     rows = compare(reference, ours, ways.with_last_digits_moved(None, epsilon), epsilon)
     findings = Findings(rows, (), ())
-    if not all(row.exact for row in rows):
+    if not (are_finite(reference) and are_finite(ours)):
+        findings = Findings(rows, (), (nonfinite_cause([row for row in rows if row.kind == "gradient"]),))
+    elif is_shaky(rows) or not all(row.exact for row in rows):
         findings = Investigation(ways, pieces, reference, ours, epsilon).findings(rows)
     return Equivalence(
-        exact=all(row.exact for row in findings.rows),
+        exact=all(row.exact for row in findings.rows) and not findings.causes,
         num_samples=sum(sizes),
         micro_batches=tuple(piece.size for piece in pieces),
         table=findings.rows,
-        causes=findings.causes or _of_low_precision(name, findings.rows),
+        causes=_of_low_precision(name, findings) or findings.causes,
         replayed=findings.replayed,
         num_updates=ways.num_updates,
     )
@@ -86,6 +88,14 @@ def _settings(
     accumulation = vars(model).get("_accumulation")
     if accumulation is not None and micro_batch_size is None and batches_per_update is None:
         micro_batch_size, batches_per_update = accumulation.settings()
+        if batches_per_update is None:
+            raise ValueError(
+                describe(
+                    "`batches_per_update` must be given for a model that joins batches by their samples.",
+                    "batches_per_update=None",
+                    "Give the number of batches that an update of the data joins.",
+                )
+            )
     if micro_batch_size == "auto":
         raise ValueError(
             describe(
@@ -97,9 +107,11 @@ def _settings(
     return micro_batch_size, batches_per_update or 1
 
 
-def _of_low_precision(name: str, rows: tuple[Row, ...]) -> tuple[Cause, ...]:
-    coarse = [row for row in rows if row.kind == "gradient" and row.error > _FLOAT32_ROUNDING]
-    return (precision_cause(name, coarse),) if coarse and name in ("float16", "bfloat16") else ()
+def _of_low_precision(name: str, findings: Findings) -> tuple[Cause, ...]:
+    """Where nothing else explains what few digits make."""
+    coarse = [row for row in findings.rows if row.kind == "gradient" and row.error > _FLOAT32_ROUNDING]
+    unexplained = all(cause.kind == UNKNOWN for cause in findings.causes)
+    return (precision_cause(name, coarse),) if coarse and unexplained and name in ("float16", "bfloat16") else ()
 
 
 def _constant(leaf: Any) -> Any:

@@ -41,10 +41,11 @@ class Accumulation:
             self._traced = micro_batch_size, pool, whole_batch_loss
             renew_train_function(self._model)
 
-    def settings(self) -> tuple[MicroBatchSize, int]:
-        """The micro-batch size, and the batches of the next update."""
+    def settings(self) -> tuple[MicroBatchSize, int | None]:
+        """The micro-batch size, and the batches of the next update; `None` if they are counted in samples."""
         assert self._traced is not None
-        return self._traced[0], self._windows.num_batches(self._num_updates())
+        number, samples = self._windows.limit(self._num_updates())
+        return self._traced[0], number if samples is None else None
 
     def update(self, size: int | None, figures: Figures | None = None) -> Any:
         """An update as the model makes them, with micro-batches of any size."""

@@ -72,6 +72,11 @@ def seed_generators(layer: keras.layers.Layer) -> list[Any]:
     return list(layer._seed_generators)
 
 
+def losses_of_samples(layer: keras.layers.Layer) -> list[Any]:
+    """What one layer said with `add_loss`, or its activity regularizer, in the last forward pass."""
+    return list(layer._losses)
+
+
 def has_losses_of_samples(model: keras.Model) -> bool:
     """Whether `add_loss` or an activity regularizer spoke in the last forward pass; weight regularizers are others."""
     return any(layer._losses for layer in model._flatten_layers())
@@ -89,19 +94,19 @@ def set_logits(output: Any, logits: Any) -> None:
     output._keras_logits = logits
 
 
-def take_losses_of_samples(model: keras.Model) -> list[Any]:
-    """What `add_loss` and activity regularizers said in the last forward pass; they forget it."""
+def take_losses_of_samples(layer: keras.layers.Layer) -> list[Any]:
+    """What a layer and those in it said with `add_loss` in the last forward pass; they forget it."""
     taken = []
-    for layer in model._flatten_layers():
-        taken += layer._losses
-        layer._losses.clear()
+    for each in layer._flatten_layers():
+        taken += each._losses
+        each._losses.clear()
     return taken
 
 
-def set_losses(model: keras.Model, losses: list[Any]) -> None:
+def set_losses(layer: keras.layers.Layer, losses: list[Any]) -> None:
     """What `add_loss` would add, and nothing else; functional models refuse it."""
-    model._losses.clear()
-    model._losses.extend(losses)
+    layer._losses.clear()
+    layer._losses.extend(losses)
 
 
 def seed_generators_of(model: keras.Model) -> list[Any]:

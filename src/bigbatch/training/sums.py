@@ -73,7 +73,7 @@ def added_up(sums: Sums) -> Sums:
     if replicas.number() == 1:
         return sums
     additive = sums._replace(
-        moments=[additive(moments) for moments in sums.moments],
+        moments=[moments_as_sums(moments) for moments in sums.moments],
         sample_weights=[float64(weight) for weight in sums.sample_weights],
     )
     parts = tf.nest.flatten(additive)
@@ -82,7 +82,7 @@ def added_up(sums: Sums) -> Sums:
     reduced = iter(replicas.all_reduce([part for part, is_floating in zip(parts, floating) if is_floating]))
     parts = [next(reduced) if is_floating else part for part, is_floating in zip(parts, floating)]
     of_all = tf.nest.pack_sequence_as(additive, parts)
-    return of_all._replace(moments=[from_additive(*parts) for parts in of_all.moments])
+    return of_all._replace(moments=[moments_of_sums(*parts) for parts in of_all.moments])
 
 
 def means(outline: Outline, sums: Sums) -> Iterator[tuple[Any, list[Any], list[Any]]]:
@@ -124,13 +124,13 @@ def _with_gradient(variables: list[Any], present: list[bool]) -> list[Any]:
     return [variable for variable, has_gradient in zip(variables, present) if has_gradient]
 
 
-def additive(moments: Moments) -> Any:
+def moments_as_sums(moments: Moments) -> Any:
     """The sums of weights, of values and of squares."""
     weight, mean, variance = map(float64, moments)
     return weight, weight * mean, weight * (variance + tf.square(mean))
 
 
-def from_additive(weight: Any, total: Any, squares: Any) -> Moments:
-    """The inverse of `additive`."""
+def moments_of_sums(weight: Any, total: Any, squares: Any) -> Moments:
+    """The inverse of `moments_as_sums`."""
     mean = total / weight
     return Moments(weight, mean, squares / weight - tf.square(mean))

@@ -23,7 +23,7 @@ from bigbatch.training import batch_norm, batches, gradients, keras_private
 from bigbatch.training.gathering import Mine
 from bigbatch.training.micro_batches import MicroBatch, MicroBatches
 from bigbatch.training.overriding import overridden
-from bigbatch.training.sums import additive, float64, from_additive
+from bigbatch.training.sums import float64, moments_as_sums, moments_of_sums
 from bigbatch.training.tensorflow_private import not_recording
 
 
@@ -137,9 +137,9 @@ class TwoPasses:
         """Those of all replicas."""
         if self._mine is None:
             return moments
-        parts = [part for each in moments for part in additive(each)]
+        parts = [part for each in moments for part in moments_as_sums(each)]
         sums = iter(self._mine.added_up(parts))
-        return [from_additive(next(sums), next(sums), next(sums)) for _ in moments]
+        return [moments_of_sums(next(sums), next(sums), next(sums)) for _ in moments]
 
     def _pass_two(self, batch: Any, seeds: Any, upstream: list[Any]) -> list[Any]:
         *of_outputs, of_loss = upstream
