@@ -14,7 +14,7 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from bigbatch.cli import tables
-from bigbatch.cli.target import TargetError
+from bigbatch.cli.target import TargetError, no_exit
 from bigbatch.core.errors import AccumulationError, describe
 
 
@@ -44,7 +44,7 @@ def run(
     """Prints what `measure` returns, as JSON or by `show(console, result)`; returns it, or `None` if it was refused."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        with redirect_stdout(sys.stderr):  # what the user's code prints is not ours to show
+        with no_exit(), redirect_stdout(sys.stderr):  # what the user's code prints is not ours to show
             result = measure()
     except TargetError as error:
         parser.error(str(error))
