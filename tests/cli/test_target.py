@@ -208,3 +208,9 @@ def test_help_shows_an_example(command, capsys):
         main.main([command, "--help"])
     assert caught.value.code == 0
     assert re.search(rf"^example:\n  bigbatch {command}", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_help_names_the_exit_codes(capsys):
+    with pytest.raises(SystemExit):
+        main.main(["--help"])
+    assert re.findall(r"\b([123]) (?:where|for)", capsys.readouterr().out) == ["1", "2", "3"]
