@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from textwrap import dedent
@@ -13,10 +14,13 @@ TIMEOUT = 600
 
 MODELS = """
 import keras
+import os
+
 import numpy as np
 import tensorflow as tf
 
 print("what a user prints")
+os.system("echo what a child prints")
 x, y = np.random.default_rng(1).normal(size=(32, 8)).astype("float32"), np.ones((32, 1), "float32")
 
 
@@ -42,8 +46,23 @@ def huge():
     return compiled(keras.layers.Dense(1000), keras.layers.Dense(4000)), x, y
 
 
+def prints_in_an_update():
+    model = compiled(keras.layers.Lambda(lambda x: (os.system("echo what an update prints"), x)[1]))
+    return model, x, y
+
+
 def fails():
     raise KeyError("what went wrong inside")
+
+
+def fails_in_keras():
+    return compiled(), np.ones((32, 5), "float32"), y
+
+
+def fails_in_bigbatch():
+    import bigbatch
+
+    return bigbatch.accumulate(compiled(), micro_batch_size=0), x, y
 """
 
 
@@ -83,16 +102,21 @@ def without(folder, module):
 def test_verify_an_exact_model(target, folder):
     done = run(folder, "verify", target, "--micro-batch-size", "5")
     assert done.returncode == 0, done.stderr
-    assert "equals that of the whole batch" in done.stdout
-    assert "what a user prints" in done.stderr
-    assert "what a user prints" not in done.stdout
+    number = 16 if target.endswith("dataset") else 32
+    sizes = "1, 5, 5, 5" if number == 16 else "2, 5, 5, 5, 5, 5, ..."
+    first = f"equal, to rounding: one update of {number} samples, and the same in micro-batches of {sizes}\n"
+    assert done.stdout.startswith(first)
+    for words in ("what a user prints", "what a child prints"):
+        assert words in done.stderr
+        assert words not in done.stdout
 
 
 def test_verify_a_model_that_is_not_exact(folder):
     done = run(folder, "verify", "models.py:normalised", "--micro-batch-size", "5")
     assert done.returncode == 1, done.stderr
-    assert "norm_of_mine" in done.stdout
-    assert "differs from that of the whole batch" in done.stdout
+    assert done.stdout.startswith("NOT equal: one update of 32 samples, and the same in micro-batches of 2, 5, ")
+    [cause] = re.findall(r"^cause: batch normalisation\. .*\n(?:  .*\n)+remedy: .*\n", done.stdout, re.MULTILINE)
+    assert "norm_of_mine" in cause
 
 
 def test_verify_for_machines(folder):
@@ -103,6 +127,18 @@ def test_verify_for_machines(folder):
     assert {"table", "causes"} <= report.keys()
     assert all(cause["remedy"] for cause in report["causes"])
     assert report["causes"]
+
+
+@pytest.mark.parametrize(
+    "command", [("verify", "--micro-batch-size"), ("plan", "--batch-size")], ids=["verify", "plan"]
+)
+def test_machines_read_nothing_that_children_print(command, folder):
+    name, size = command
+    done = run(folder, name, "models.py:prints_in_an_update", size, "16", "--json")
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout), dict)
+    assert "what a child prints\n" in done.stderr
+    assert "what an update prints\n" in done.stderr
 
 
 def test_plan(folder):
@@ -129,11 +165,36 @@ def test_plan_what_does_not_fit(folder):
     assert "Traceback" not in done.stderr
 
 
-def test_what_the_users_function_raises_keeps_its_traceback(folder):
-    done = run(folder, "plan", "models.py:fails", "--batch-size", "16")
-    assert done.returncode == 1
-    assert "in fails" in done.stderr
-    assert "KeyError: 'what went wrong inside'" in done.stderr
+USAGE = {
+    "no_size": ("verify", ["models.py:dense"], "micro_batch_size=None, batches_per_update=1, which make one"),
+    "too_large": ("verify", ["models.py:dense", "--micro-batch-size", "50"], "micro_batch_size=50"),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_arguments_that_bigbatch_refuses_end_with_two(name, folder):
+    command, words, received = USAGE[name]
+    done = run(folder, command, *words)
+    assert done.returncode == 2, done.stderr
+    assert f"bigbatch {command}: error: The update must have at least two micro-batches" in done.stderr
+    assert f"Received: {received}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+CRASHES = {
+    "fails": ("in fails\n", "KeyError: 'what went wrong inside'"),
+    "fails_in_keras": ("Traceback", "ValueError: "),
+    "fails_in_bigbatch": ("in fails_in_bigbatch\n", "Received: micro_batch_size=0"),
+}
+
+
+@pytest.mark.parametrize("function", CRASHES)
+def test_what_crashes_ends_with_three_and_keeps_its_traceback(function, folder):
+    done = run(folder, "verify", f"models.py:{function}", "--micro-batch-size", "16")
+    assert done.returncode == 3, done.stderr
+    for words in CRASHES[function]:
+        assert words in done.stderr
     assert done.stdout == ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from importlib import import_module
 from typing import Sequence
 
@@ -20,7 +21,8 @@ EXAMPLE = """example:
   bigbatch plan train.py:build --batch-size 4096 --memory 8GB
   bigbatch plan --help
 
-exit codes: 1 where a promise is broken, 2 for a command line that is not understood"""
+exit codes: 1 where a promise is broken, 2 for a command line that is not understood, 3 for a crash"""
+CRASHED = 3
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -42,4 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     # What follows the subcommand is hidden from our parser: each has one of its own.
     options = build_parser().parse_args(words[:1])
-    return int(import_module(f"bigbatch.cli.{options.command}").main(words[1:]))
+    try:
+        return int(import_module(f"bigbatch.cli.{options.command}").main(words[1:]))
+    except Exception:  # Python would end with 1, as if a promise had been tested and found broken
+        traceback.print_exc()
+        return CRASHED

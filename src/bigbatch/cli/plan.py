@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bigbatch.cli import tables
-from bigbatch.cli.running import build_parser, positive, run
+from bigbatch.cli.running import build_parser, positive, run, usage
 from bigbatch.cli.target import HELP, load
 from bigbatch.core.bytes import num_bytes, readable
 
@@ -29,7 +29,8 @@ def main(arguments: Sequence[str]) -> int:
         model, x, y = load(options.target)
         from bigbatch import plan
 
-        return plan(model, x, y, batch_size=options.batch_size, memory=options.memory)
+        with usage():
+            return plan(model, x, y, batch_size=options.batch_size, memory=options.memory)
 
     return 1 if run(parser, options.json, measure, show) is None else 0
 

@@ -1,14 +1,17 @@
 """`path/to/file.py:function` or `package.module:function`: where the command line gets a model and data from.
 
 What is wrong with the words or with what comes back is a `TargetError`, to be shown as it is. What the user's own code
-raises goes its own way, with its traceback.
+raises goes its own way, with its traceback; only ending the program is not its to decide.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -39,12 +42,47 @@ def load(text: str) -> Target:
     if not (colon and place and name):
         remedy = "Use path/to/file.py:function or package.module:function."
         raise TargetError(describe("A target must name a place and a function.", f"target={text!r}", remedy))
-    module = _file(Path(place)) if place.endswith(".py") else _module(place)
-    return _checked(text, _function(module, place, name)())
+    with _as_program(place), _in_package(Path(place).resolve(), name):
+        module = _file(Path(place).resolve()) if place.endswith(".py") else _module(place)
+        return _checked(text, _function(module, place, name)())
+
+
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """Refuses `sys.exit`: its code would pass for ours, and 0 for a promise that nobody has tested."""
+    try:
+        yield
+    except SystemExit as error:
+        remedy = "Leave `sys.exit` to `if __name__ == '__main__':`, and return the model."
+        expected = "The code of a target must not end the program."
+        raise TargetError(describe(expected, f"SystemExit({error.code!r})", remedy)) from error
+
+
+@contextmanager
+def _as_program(place: str) -> Iterator[None]:
+    # A module that parses its command line would take ours for its own.
+    before, sys.argv = sys.argv, [place]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+@contextmanager
+def _in_package(path: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        is_its_own = traceback.extract_tb(error.__traceback__)[-1].filename == str(path)
+        if not is_its_own or "no known parent package" not in str(error):
+            raise
+        folder = Path.cwd() if Path.cwd() in path.parent.parents else path.parent.parent
+        dotted = ".".join(path.relative_to(folder).with_suffix("").parts)
+        remedy = f"Use {dotted}:{name} in {folder}."
+        raise TargetError(describe("A file must not have relative imports.", f"file={str(path)!r}", remedy)) from error
 
 
 def _file(path: Path) -> ModuleType:
-    path = path.resolve()
     if not path.is_file():
         remedy = f"Check the path, which is relative to {Path.cwd()}."
         raise TargetError(describe("The file must exist.", f"file={str(path)!r}", remedy))
@@ -79,7 +117,20 @@ def _function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
         found = [each for each, value in own if getattr(value, "__module__", None) == module.__name__]
         remedy = f"There are: {', '.join(found)}." if found else f"Write a function in {place}."
         raise TargetError(describe("The function must exist.", f"{name!r} of {place}", remedy))
+    missing = _needed(function)
+    if missing:
+        remedy = "Give them defaults, or write a function that calls it."
+        raise TargetError(describe(f"{name!r} of {place} must need no arguments.", ", ".join(missing), remedy))
     return function
+
+
+def _needed(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # some of what is written in C does not tell
+        return []
+    optional = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
 
 
 def _checked(text: str, returned: Any) -> Target:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bigbatch.cli import tables
-from bigbatch.cli.running import build_parser, positive, run
+from bigbatch.cli.running import build_parser, positive, run, usage
 from bigbatch.cli.target import HELP, load
 
 DESCRIPTION = "Compares the accumulated update of a model with that of the whole batch; fails if they differ."
@@ -27,14 +27,24 @@ def main(arguments: Sequence[str]) -> int:
         from bigbatch import verify
 
         sizes = {"micro_batch_size": options.micro_batch_size, "batches_per_update": options.batches_per_update}
-        return verify(model, x, y, **sizes)
+        with usage():
+            return verify(model, x, y, **sizes)
 
     report = run(parser, options.json, measure, show)
     return 0 if report is not None and report.exact else 1
 
 
 def show(console: Any, report: Any) -> None:
-    """The worst of each kind, then what it comes from and the way out."""
+    """What `print(report)` says, with a table that names the worst of each kind."""
+    verdict, _, *rest = str(report).split("\n\n")
+    console.print(verdict, style="green" if report.exact else "red", markup=False, soft_wrap=True)
+    console.print()
+    console.print(_kinds(report))
+    for each in rest:
+        console.print(f"\n{each}", markup=False, soft_wrap=True)
+
+
+def _kinds(report: Any) -> Any:
     made = tables.table("", "compared", "worst", "error", "rounding", "", right=("compared", "error", "rounding"))
     for kind in KINDS:
         rows = [row for row in report.table if row.kind == kind]
@@ -43,14 +53,4 @@ def show(console: Any, report: Any) -> None:
             exact = tables.verdict(all(row.exact for row in rows), "exact", "not exact")
             numbers = f"{worst.error:.1e}", f"{worst.rounding:.1e}"
             made.add_row(kind, str(len(rows)), tables.plain(worst.name), *numbers, exact)
-    console.print(made)
-    for cause in report.causes:
-        console.print(f"[bold]{tables.plain(cause.what)}[/]", soft_wrap=True)
-        for name, share in cause.parts:
-            console.print(f"  {tables.plain(name)}: {share:.0%}", soft_wrap=True)
-        console.print(f"  {tables.plain(cause.remedy)}", soft_wrap=True)
-    same = "The accumulated update equals that of the whole batch."
-    console.print(
-        tables.verdict(report.exact, same, "The accumulated update differs from that of the whole batch."),
-        soft_wrap=True,
-    )
+    return made
