@@ -111,6 +111,16 @@ def test_verify_an_exact_model(target, folder):
         assert words not in done.stdout
 
 
+def test_verify_a_model_as_it_accumulates(folder):
+    (folder / "mine.py").write_text(
+        "import bigbatch, models\n\n\ndef build():\n    model, x, y = models.dense()\n"
+        "    return bigbatch.accumulate(model, micro_batch_size=16), x, y\n"
+    )
+    done = run(folder, "verify", "mine.py:build")
+    assert done.returncode == 0, done.stderr
+    assert "micro-batches of 16, 16\n" in done.stdout
+
+
 def test_verify_a_model_that_is_not_exact(folder):
     done = run(folder, "verify", "models.py:normalised", "--micro-batch-size", "5")
     assert done.returncode == 1, done.stderr

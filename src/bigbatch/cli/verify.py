@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = build_parser("verify", DESCRIPTION, EXAMPLE)
     parser.add_argument("target", help=HELP)
     parser.add_argument("--micro-batch-size", type=positive, metavar="N", help="samples in memory at a time")
-    parser.add_argument("--batches-per-update", type=positive, metavar="N", default=1, help="batches that are joined")
+    parser.add_argument("--batches-per-update", type=positive, metavar="N", help="batches that are joined")
     options = parser.parse_args(arguments)
 
     def measure() -> Any:
