@@ -202,6 +202,16 @@ def test_monitor(num_replicas):
     assert log["gradient_norm"] > 0
 
 
+def test_a_model_that_is_never_called_is_refused():
+    """Nothing of it would be split, and nobody would know."""
+    model = whole()(coupled.compiled(coupled.PartsOnly(), None))
+    before = model.get_weights()
+    with pytest.raises(bigbatch.AccumulationError, match=r"^`train_step` must call the model for its forward pass"):
+        model.fit((coupled.LEFT, coupled.RIGHT), TARGETS, batch_size=10, verbose=0)
+    for mine, known in zip(model.get_weights(), before, strict=False):
+        np.testing.assert_array_equal(mine, known)
+
+
 def test_messages():
     with pytest.raises(ValueError, match=r"^`model` must be built\. Received: model='unbuilt', which is not"):
         bigbatch.in_micro_batches(keras.Sequential([layers.Dense(1)], name="unbuilt"), LEFT, micro_batch_size=2)

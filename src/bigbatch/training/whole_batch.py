@@ -19,6 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.training import batches, keras_private, optimizers, replicas, stream
 from bigbatch.training.figures import Figures, squared_norm
 from bigbatch.training.gathering import Mine
@@ -95,9 +96,10 @@ class WholeBatch:
 
     @contextmanager
     def _in_two_passes(self) -> Iterator[None]:
-        original = self._model.call
+        original, calls = self._model.call, []
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(args)
             mine = getattr(self._of_replica, "mine", None)
             passes = TwoPasses(self._model, original, self._size, pool=self._pool, mine=mine)
             outputs = passes(*args, **kwargs)
@@ -106,6 +108,14 @@ class WholeBatch:
 
         with overridden(self._model, call=call):
             yield
+        if not calls:
+            raise AccumulationError(
+                describe(
+                    "`train_step` must call the model for its forward pass to be split.",
+                    f"{type(self._model).__name__}.train_step, which calls none but parts of it",
+                    "Call them in `call`, and `self(x, training=True)` in `train_step`.",
+                )
+            )
 
     def _build(self, batch: Any) -> None:
         """What is lazy, which a loop could not build."""
