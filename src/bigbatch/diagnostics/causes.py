@@ -88,7 +88,7 @@ class Investigation:
         if not _are_exact(rows):
             causes += self._of_state([each.layer for each in suspects if each.keeps_state])
             causes += self._of_layers(drawing, mixing)
-            causes += self._of_the_rest(drawing, mixing) if not causes or mixing else []
+            causes += self._of_the_rest(rows, drawing, mixing) if not causes or mixing else []
             causes = causes or [unexplained_cause(_beyond(rows))]
         return Findings(rows, tuple(layer.name for layer in drawing), tuple(causes))
 
@@ -116,8 +116,13 @@ class Investigation:
         others = [(layer.name, share) for layer, share in shares if not _is_batch_norm(layer)]
         return [*([batch_norm_cause(norms)] if norms else []), *([layer_cause(others)] if others else [])]
 
-    def _of_the_rest(self, drawing: list[keras.layers.Layer], mixing: list[keras.layers.Layer]) -> list[Cause]:
-        left = self._rows([*drawing, *mixing])
+    def _of_the_rest(
+        self, rows: Sequence[Row], drawing: list[keras.layers.Layer], mixing: list[keras.layers.Layer]
+    ) -> list[Cause]:
+        # Batch norm of few, nearly equal samples amplifies rounding: a hundredth of the error is none of its own.
+        before = {(row.kind, row.name): row.error for row in rows}
+        remaining = self._rows([*drawing, *mixing])
+        left = [row for row in remaining if not mixing or row.error > 0.01 * before[row.kind, row.name]]
         known = {variable.path for layer in mixing for variable in layer.variables}
         kinds = {kind: [row for row in _beyond(left) if row.kind == kind] for kind in ("gradient", "statistic", "log")}
         state = [row for row in kinds["statistic"] if row.name not in known]
