@@ -219,8 +219,14 @@ COUPLED = {"dice": keras.losses.Dice(), "tversky": keras.losses.Tversky()}
 @pytest.mark.parametrize("loss", COUPLED.values(), ids=COUPLED)
 def test_losses_of_keras_that_couple_samples_warn(loss):
     model = bigbatch.accumulate(dense(loss), micro_batch_size=4)
-    with pytest.warns(UserWarning, match=r"couples the samples.*Received: \w+\. Give Dice"):
+    with pytest.warns(UserWarning, match=r"couples the samples.*Received: \w+\. Use `accumulate.*whole_batch_loss"):
         model.fit(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize("loss", COUPLED.values(), ids=COUPLED)
+def test_with_the_whole_batch_they_are_silent(loss):
+    """Warnings are errors here."""
+    bigbatch.accumulate(dense(loss), micro_batch_size=4, whole_batch_loss=True).fit(X, Y, verbose=0)
 
 
 @pytest.mark.parametrize("size", [1, 5])
