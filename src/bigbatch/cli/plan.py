@@ -47,18 +47,10 @@ def show(console: Any, plan: Any) -> None:
     made = tables.table(*columns, f"fits in {readable(plan.memory)}", right=columns)
     for row in plan.table:
         is_best = row.micro_batch_size == plan.micro_batch_size
-        cells = [
-            str(row.micro_batch_size),
-            "-" if row.peak is None else readable(row.peak),
-            "" if row.predicted is None else readable(row.predicted),
-            "-" if row.seconds_per_update is None else f"{row.seconds_per_update:.3g}",
-            tables.verdict(row.fits, "yes", "no") + (" <-" if is_best else ""),
-        ]
-        made.add_row(*cells, style="bold" if is_best else None)
+        fits = tables.verdict(row.fits, "yes", "no") + (" <-" if is_best else "")
+        made.add_row(*row.cells(), fits, style="bold" if is_best else None)
     console.print(made)
-    parts = {"weights": plan.weights, "optimizer slots": plan.optimizer_slots, "gradients": plan.gradients}
-    names = ", ".join(f"{name} {readable(size)}" for name, size in parts.items())
-    console.print(f"fixed {readable(plan.fixed)} ({names}) and {readable(plan.per_sample)} per sample,", soft_wrap=True)
-    console.print(f"by {tables.plain(plan.measured_by)}", soft_wrap=True)
+    for line in plan.parts():
+        console.print(tables.plain(line), soft_wrap=True)
     size = f"[bold green]micro_batch_size={plan.micro_batch_size}[/]"
     console.print(f"recommended for batches of {plan.batch_size}: {size}", soft_wrap=True)

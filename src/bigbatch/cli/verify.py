@@ -11,7 +11,6 @@ from bigbatch.cli.target import HELP, load
 
 DESCRIPTION = "Compares the accumulated update of a model with that of the whole batch; fails if they differ."
 EXAMPLE = "  bigbatch verify train.py:build --micro-batch-size 16"
-KINDS = ("gradient", "weight", "optimizer", "statistic", "log")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,11 +45,8 @@ def show(console: Any, report: Any) -> None:
 
 def _kinds(report: Any) -> Any:
     made = tables.table("", "compared", "worst", "error", "rounding", "", right=("compared", "error", "rounding"))
-    for kind in KINDS:
-        rows = [row for row in report.table if row.kind == kind]
-        if rows:
-            worst = max(rows, key=lambda row: (not row.exact, row.error))
-            exact = tables.verdict(all(row.exact for row in rows), "exact", "not exact")
-            numbers = f"{worst.error:.1e}", f"{worst.rounding:.1e}"
-            made.add_row(kind, str(len(rows)), tables.plain(worst.name), *numbers, exact)
+    for kind, rows in report.by_kind().items():
+        worst, exact = rows[0], tables.verdict(all(row.exact for row in rows), "exact", "not exact")
+        numbers = f"{worst.error:.1e}", f"{worst.rounding:.1e}"
+        made.add_row(kind, str(len(rows)), tables.plain(worst.name), *numbers, exact)
     return made

@@ -155,14 +155,18 @@ class BothWays:
     def _read(self, logs: Any, gradients: Any) -> Outcome:
         model = self.model
         slots = [each for optimizer in optimizers.optimizers_of(model) for each in optimizer.variables]
-        statistics = [each for each in model.non_trainable_variables if "seed_generator" not in each.path]
         return Outcome(
             gradients=_named(zip(self._names, gradients)),
             weights=_named((each.path, each.numpy() - before) for each, before in self._initial),
             optimizer=_named((each.path, each.numpy()) for each in slots),
-            statistics=_named((each.path, each.numpy()) for each in statistics),
+            statistics=_named((each.path, each.numpy()) for each in state_of(model)),
             logs=_named(_flat(logs)),
         )
+
+
+def state_of(layer: keras.layers.Layer) -> list[Any]:
+    """What a layer keeps beside its weights; seeds only count draws."""
+    return [each for each in layer.non_trainable_variables if "seed_generator" not in each.path]
 
 
 class FirstReplica:

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from bigbatch.diagnostics import loss_terms
-from bigbatch.diagnostics.both_ways import BothWays, Outcome
+from bigbatch.diagnostics.both_ways import BothWays, Outcome, state_of
 from bigbatch.diagnostics.comparison import change, compare
 from bigbatch.diagnostics.equivalence import Cause, Row
 from bigbatch.diagnostics.pieces import Piece, Pieces, recording
@@ -33,7 +33,7 @@ from bigbatch.diagnostics.remedies import (
     unexplained_cause,
     unseeded_cause,
 )
-from bigbatch.diagnostics.suspects import find, probe
+from bigbatch.diagnostics.suspects import find, probe, probe_piece
 from bigbatch.training import batches
 
 
@@ -96,8 +96,8 @@ class Investigation:
         if not layers:
             return []
         handed_on = dict(self._handed_on())
-        names = [each.path for layer in layers for each in layer.non_trainable_variables]
-        return [state_cause([(name, handed_on.get(name, 1.0)) for name in names if "seed_generator" not in name])]
+        names = [each.path for layer in layers for each in state_of(layer)]
+        return [state_cause([(name, handed_on.get(name, 1.0)) for name in names])]
 
     def _rows(self, in_pieces: Iterable[keras.layers.Layer]) -> tuple[Row, ...]:
         """What is left of the difference when these layers see micro-batches both ways."""
@@ -149,27 +149,24 @@ class Investigation:
         return [(name, moved_by) for name in moved] if moved_by > loss_terms.TOLERANCE else []
 
     def _of_the_loss(self, in_pieces: Sequence[keras.layers.Layer]) -> list[Cause]:
-        terms = loss_terms.examine(self._ways, self._pieces, in_pieces)
-        mixing = [term for term in terms if term.mixes]
+        examined = loss_terms.examine(self._ways, self._pieces, in_pieces)
+        mixing = [term for term in examined.terms if term.mixes]
         if mixing:
             return [loss_cause([(term.name, term.unexplained) for term in mixing])]
-        sizes = [piece.size for piece in self._pieces.pieces]
-        shares = [size / sum(sizes) for size in sizes]
-        added = loss_terms.added_by_layers(self._ways, self._pieces, in_pieces)
+        shares = [self._pieces.share(piece) for piece in self._pieces.pieces]
         return [
-            *(reduction_cause(term, shares) for term in terms if not term.weighs_like(shares)),
-            *([added_cause(added)] if added else []),
+            *(reduction_cause(term, shares) for term in examined.terms if not term.weighs_like(shares)),
+            *([added_cause(examined.added)] if examined.added else []),
         ]
 
     def _gradients(self, in_pieces: Sequence[keras.layers.Layer]) -> Any:
         return probe(self._ways, self._ways.batch, self._pieces.of(in_pieces))
 
     def _of_piece(self, piece: Piece, *, restore: bool = True) -> Any:
-        batch = batches.take(self._ways.batch, piece.start, piece.size)
-        return probe(self._ways, batch, self._pieces.at_turn(piece.turn), restore=restore)
+        return probe_piece(self._ways, self._pieces, piece, restore=restore)
 
     def _statistics(self) -> dict[str, np.ndarray]:
-        return {each.path: each.numpy() for each in self._ways.model.non_trainable_variables}
+        return {each.path: each.numpy() for each in state_of(self._ways.model)}
 
 
 def _are_exact(rows: Iterable[Row]) -> bool:

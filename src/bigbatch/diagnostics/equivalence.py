@@ -67,6 +67,12 @@ class Equivalence:
         row = max(beyond or rows, key=lambda row: row.error)
         return Worst(row.name, row.error)
 
+    def by_kind(self) -> dict[str, list[Row]]:
+        """The rows of every kind, the worst first."""
+        worst_first = sorted(self.table, key=lambda row: (row.exact, -row.error))
+        kinds = dict.fromkeys(row.kind for row in self.table)
+        return {kind: [row for row in worst_first if row.kind == kind] for kind in kinds}
+
     def __str__(self) -> str:
         return "\n".join([*self._verdict(), "", *self._kinds(), *self._worst_rows(), *map(_told, self.causes)])
 
@@ -83,10 +89,8 @@ class Equivalence:
 
     def _kinds(self) -> list[str]:
         lines = [f"{'':12}{'number':>8}{'beyond rounding':>18}{'largest error':>16}{'rounding':>12}"]
-        for kind in dict.fromkeys(row.kind for row in self.table):
-            rows = [row for row in self.table if row.kind == kind]
-            worst = max(rows, key=lambda row: (not row.exact, row.error))
-            beyond = sum(not row.exact for row in rows)
+        for kind, rows in self.by_kind().items():
+            worst, beyond = rows[0], sum(not row.exact for row in rows)
             lines.append(f"{kind:12}{len(rows):8}{beyond:18}{worst.error:16.1e}{worst.rounding:12.1e}")
         return lines
 

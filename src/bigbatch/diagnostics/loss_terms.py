@@ -8,6 +8,7 @@ gradients of the weights: is that of the whole a sum of those of the parts, each
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,8 +20,8 @@ import tensorflow as tf
 
 from bigbatch.diagnostics.both_ways import Arrays, BothWays, FirstReplica
 from bigbatch.diagnostics.pieces import Piece, Pieces
-from bigbatch.diagnostics.suspects import probe
-from bigbatch.training import batches, keras_private
+from bigbatch.diagnostics.suspects import probe, probe_piece
+from bigbatch.training import keras_private
 from bigbatch.training.overriding import overridden
 
 TOLERANCE = 1e-3
@@ -43,32 +44,31 @@ class Term:
         return bool(np.allclose(self.weights, shares, rtol=TOLERANCE))
 
 
-def examine(ways: BothWays, pieces: Pieces, layers: Sequence[keras.layers.Layer]) -> list[Term]:
-    """One term for every output, or one for all weights; with layers that mix samples themselves in pieces."""
+@dataclass(frozen=True)
+class Examined:
+    """One term for every output, or one for all weights; and the layers whose `add_loss` is no mean over samples."""
+
+    terms: list[Term]
+    added: list[tuple[str, float]]
+
+
+def examine(ways: BothWays, pieces: Pieces, layers: Sequence[keras.layers.Layer]) -> Examined:
+    """Runs the whole batch and every micro-batch once; layers that mix samples themselves are in pieces."""
     with _watching(ways.model) as whole:
         gradients = probe(ways, ways.batch, pieces.of(layers))
+    added, means = _added(ways.model), Counter[str]()
     parts, of_parts = [], []
     for piece in pieces.pieces:
         with _watching(ways.model) as part:
-            batch = batches.take(ways.batch, piece.start, piece.size)
-            of_parts.append(probe(ways, batch, pieces.at_turn(piece.turn)))
+            of_parts.append(probe_piece(ways, pieces, piece))
         parts.append(part)
+        means.update({name: value * pieces.share(piece) for name, value in _added(ways.model).items()})
     if not whole.gradients or any(part.names != whole.names for part in parts):
-        return [_term_of_weights(ways.model, gradients, of_parts)]
-    return [_term_of_output(name, whole, parts, pieces.pieces) for name in whole.names]
-
-
-def added_by_layers(ways: BothWays, pieces: Pieces, layers: Sequence[keras.layers.Layer]) -> list[tuple[str, float]]:
-    """The layers whose `add_loss` is no mean over samples, and how far off the mean over micro-batches is."""
-    probe(ways, ways.batch, pieces.of(layers))
-    whole, total = _added(ways.model), sum(piece.size for piece in pieces.pieces)
-    means = dict.fromkeys(whole, 0.0)
-    for piece in pieces.pieces:
-        probe(ways, batches.take(ways.batch, piece.start, piece.size), pieces.at_turn(piece.turn))
-        for name, value in _added(ways.model).items():
-            means[name] = means.get(name, 0.0) + value * piece.size / total
-    off = {name: abs(means[name] - value) / (abs(value) or 1.0) for name, value in whole.items()}
-    return [(name, error) for name, error in off.items() if error > TOLERANCE]
+        terms = [_term_of_weights(ways.model, gradients, of_parts)]
+    else:
+        terms = [_term_of_output(name, whole, parts, pieces.pieces) for name in whole.names]
+    off = {name: abs(means[name] - value) / (abs(value) or 1.0) for name, value in added.items()}
+    return Examined(terms, [(name, error) for name, error in off.items() if error > TOLERANCE])
 
 
 def _added(model: keras.Model) -> dict[str, float]:

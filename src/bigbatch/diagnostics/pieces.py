@@ -76,6 +76,7 @@ class Pieces:
 
     def __init__(self, model: keras.Model, pieces: Sequence[Piece], passed: Passed) -> None:
         self.pieces = pieces
+        self._num_samples = sum(piece.size for piece in pieces)
         self._passed = passed
         self._generators = keras_private.seed_generators_of(model)
         self._counts: dict[int, int] = {}
@@ -124,17 +125,18 @@ class Pieces:
             part = [self._part(leaf, piece) if cuts else leaf for leaf, cuts in zip(leaves, of_samples)]
             part_args, part_kwargs = tf.nest.pack_sequence_as((args, kwargs), part)
             outputs.append(function(*part_args, **part_kwargs))
-            losses += [loss * self._share(piece) for loss in keras_private.take_losses_of_samples(layer)]
+            losses += [loss * self.share(piece) for loss in keras_private.take_losses_of_samples(layer)]
         self._turn = 0
         keras_private.set_losses(layer, earlier + losses)
         return tf.nest.map_structure(_joined, *outputs)
 
-    def _share(self, piece: Piece) -> float:
-        return piece.size / sum(each.size for each in self.pieces)
+    def share(self, piece: Piece) -> float:
+        """Its part of all samples."""
+        return piece.size / self._num_samples
 
     def _part(self, leaf: Any, piece: Piece) -> Any:
         # A layer may be handed several rows of each sample.
-        rows = int(leaf.shape[0]) // sum(each.size for each in self.pieces)
+        rows = int(leaf.shape[0]) // self._num_samples
         return batches.take(leaf, piece.start * rows, piece.size * rows)
 
     def _in_pieces(self, layer: keras.layers.Layer) -> Callable[..., Any]:

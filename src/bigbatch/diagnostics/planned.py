@@ -19,6 +19,15 @@ class Row:
     seconds_per_update: float | None
     fits: bool
 
+    def cells(self) -> tuple[str, str, str, str]:
+        """All but the last, for people."""
+        return (
+            str(self.micro_batch_size),
+            "-" if self.peak is None else readable(self.peak),
+            "" if self.predicted is None else readable(self.predicted),
+            "-" if self.seconds_per_update is None else f"{self.seconds_per_update:.3g}",
+        )
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -43,21 +52,25 @@ class Plan:
         lines = [
             f"{'micro-batch':>11}  {'peak':>10}  {'predicted':>10}  {'s/update':>9}  fits in {readable(self.memory)}",
             *(self._line(row) for row in self.table),
-            f"fixed {readable(self.fixed)} (weights {readable(self.weights)}, optimizer slots "
-            f"{readable(self.optimizer_slots)}, gradients {readable(self.gradients)}) "
-            f"and {readable(self.per_sample)} per sample,",
-            f"by {self.measured_by}",
+            *self.parts(),
             f"recommended for batches of {self.batch_size}: micro_batch_size={self.micro_batch_size}",
         ]
         return "\n".join(lines)
 
+    def parts(self) -> list[str]:
+        """What the memory goes to, and who says so."""
+        parts = {"weights": self.weights, "optimizer slots": self.optimizer_slots, "gradients": self.gradients}
+        names = ", ".join(f"{name} {readable(size)}" for name, size in parts.items())
+        return [
+            f"fixed {readable(self.fixed)} ({names}) and {readable(self.per_sample)} per sample,",
+            f"by {self.measured_by}",
+        ]
+
     def _line(self, row: Row) -> str:
-        peak = "-" if row.peak is None else readable(row.peak)
-        predicted = "" if row.predicted is None else readable(row.predicted)
-        seconds = "-" if row.seconds_per_update is None else f"{row.seconds_per_update:.3g}"
-        fits = "yes" if row.fits else "no"
+        size, peak, predicted, seconds = row.cells()
         mark = "  <-" if row.micro_batch_size == self.micro_batch_size else ""
-        return f"{row.micro_batch_size:11}  {peak:>10}  {predicted:>10}  {seconds:>9}  {fits}{mark}"
+        fits = "yes" if row.fits else "no"
+        return f"{size:>11}  {peak:>10}  {predicted:>10}  {seconds:>9}  {fits}{mark}"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

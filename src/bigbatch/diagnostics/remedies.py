@@ -11,6 +11,10 @@ Parts = Sequence[tuple[str, float]]
 UNKNOWN = "unknown"
 
 
+def _errors(rows: Sequence[Row]) -> tuple[tuple[str, float], ...]:
+    return tuple((row.name, row.error) for row in rows)
+
+
 def batch_norm_cause(layers: Parts) -> Cause:
     return Cause(
         "batch normalisation",
@@ -41,7 +45,8 @@ def loss_cause(outputs: Parts) -> Cause:
 
 
 def reduction_cause(term: Term, shares: Sequence[float]) -> Cause:
-    pairs = [(f"micro-batch {number}, {share:.3g} of the samples", w) for number, (w, share) in _numbered(term, shares)]
+    numbered = enumerate(zip(term.weights, shares), 1)
+    pairs = [(f"micro-batch {number}, {share:.3g} of the samples", weight) for number, (weight, share) in numbered]
     if all(abs(weight - 1.0) < 1e-3 for weight in term.weights):
         return Cause(
             "a reduction that is a sum",
@@ -68,10 +73,6 @@ def added_cause(layers: Parts) -> Cause:
     )
 
 
-def _numbered(term: Term, shares: Sequence[float]) -> enumerate[tuple[float, float]]:
-    return enumerate(zip(term.weights, shares), 1)
-
-
 def state_cause(variables: Parts) -> Cause:
     return Cause(
         "state that every micro-batch changes",
@@ -86,7 +87,7 @@ def metric_cause(rows: Sequence[Row]) -> Cause:
     return Cause(
         "a metric that is a mean of means",
         "These logs are made of one number per micro-batch, not of sums over samples; they differ by",
-        tuple((row.name, row.error) for row in rows),
+        _errors(rows),
         "Use a metric that adds up samples, or a function of one value per sample. Training is not concerned.",
     )
 
@@ -95,7 +96,7 @@ def noise_cause(rows: Sequence[Row]) -> Cause:
     return Cause(
         "randomness or non-determinism",
         "The whole batch, run twice from the same state, differs from itself by",
-        tuple((row.name, row.error) for row in rows),
+        _errors(rows),
         "Draw with `keras.random` and a `SeedGenerator` of the layer, or call "
         "`tf.config.experimental.enable_op_determinism`, and verify again.",
     )
@@ -114,7 +115,7 @@ def precision_cause(name: str, rows: Sequence[Row]) -> Cause:
     return Cause(
         "low precision",
         f"The model computes in {name}, and the last digit of its weights moves the update about as much. Errors are",
-        tuple((row.name, row.error) for row in rows),
+        _errors(rows),
         "To see whether anything else is there, verify the same model in float32.",
     )
 
@@ -123,7 +124,7 @@ def nonfinite_cause(rows: Sequence[Row]) -> Cause:
     return Cause(
         "values that are not finite",
         "Gradients are infinite or not a number, so that there is nothing to compare",
-        tuple((row.name, row.error) for row in rows),
+        _errors(rows),
         "Look at the data, the learning rate and, in float16, the loss scale.",
     )
 
@@ -132,7 +133,7 @@ def unexplained_cause(rows: Sequence[Row]) -> Cause:
     return Cause(
         UNKNOWN,
         "Neither layers, state, loss nor randomness explain what differs",
-        tuple((row.name, row.error) for row in rows),
+        _errors(rows),
         "A `train_step` of its own may transform its gradients (let the optimizer clip) or apply an optimizer to what "
         "another one has changed; see docs/exactness.md. If that is not it, please report it, with `to_json()`.",
     )

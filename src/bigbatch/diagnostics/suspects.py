@@ -12,9 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bigbatch.diagnostics.both_ways import Arrays, BothWays, FirstReplica
-from bigbatch.diagnostics.pieces import Pieces, callable_layers
-from bigbatch.training import optimizers, replicas
+from bigbatch.diagnostics.both_ways import Arrays, BothWays, FirstReplica, state_of
+from bigbatch.diagnostics.pieces import Piece, Pieces, callable_layers
+from bigbatch.training import batches, optimizers, replicas
 from bigbatch.training.micro_batch import python_function
 from bigbatch.training.overriding import overridden
 
@@ -57,6 +57,12 @@ def probe(ways: BothWays, batch: Any, context: AbstractContextManager[Any], *, r
         if restore:
             ways.restore()
     return found
+
+
+def probe_piece(ways: BothWays, pieces: Pieces, piece: Piece, *, restore: bool = True) -> Arrays:
+    """The gradients of one micro-batch, with its own draws."""
+    batch = batches.take(ways.batch, piece.start, piece.size)
+    return probe(ways, batch, pieces.at_turn(piece.turn), restore=restore)
 
 
 def find(ways: BothWays, pieces: Pieces) -> list[Suspect]:
@@ -139,8 +145,7 @@ class _Call:
         return self.function(*args, **kwargs)
 
     def state(self) -> list[Any]:
-        variables = self.layer.non_trainable_variables
-        return [each.numpy() for each in variables if "seed_generator" not in each.path]
+        return [each.numpy() for each in state_of(self.layer)]
 
     def in_pieces(self, pieces: Pieces) -> Any:
         return pieces.call(self.layer, self.index, self.function, self.args, self.kwargs)

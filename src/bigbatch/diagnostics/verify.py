@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,7 +13,7 @@ from bigbatch.diagnostics.both_ways import BothWays
 from bigbatch.diagnostics.causes import Findings, Investigation
 from bigbatch.diagnostics.comparison import are_finite, compare, is_shaky, precision
 from bigbatch.diagnostics.equivalence import Cause, Equivalence
-from bigbatch.diagnostics.pieces import cut
+from bigbatch.diagnostics.pieces import Piece, cut
 from bigbatch.diagnostics.remedies import UNKNOWN, nonfinite_cause, precision_cause
 from bigbatch.diagnostics.samples import build, read, require_compiled
 from bigbatch.training import batches
@@ -64,13 +65,7 @@ def verify(
     update = Update(model, size, pool=True) if accumulation is None else accumulation.update(size)
     ways = BothWays(model, [tf.nest.map_structure(_constant, batch) for batch in window], update)
     name, epsilon = precision(model)
-    reference, ours = ways.whole(), ways.accumulated()
-    rows = compare(reference, ours, ways.with_last_digits_moved(None, epsilon), epsilon)
-    findings = Findings(rows, (), ())
-    if not (are_finite(reference) and are_finite(ours)):
-        findings = Findings(rows, (), (nonfinite_cause([row for row in rows if row.kind == "gradient"]),))
-    elif is_shaky(rows) or not all(row.exact for row in rows):
-        findings = Investigation(ways, pieces, reference, ours, epsilon).findings(rows)
+    findings = _findings(ways, pieces, epsilon)
     return Equivalence(
         exact=all(row.exact for row in findings.rows) and not findings.causes,
         num_samples=sum(sizes),
@@ -80,6 +75,16 @@ def verify(
         replayed=findings.replayed,
         num_updates=ways.num_updates,
     )
+
+
+def _findings(ways: BothWays, pieces: Sequence[Piece], epsilon: float) -> Findings:
+    reference, ours = ways.whole(), ways.accumulated()
+    rows = compare(reference, ours, ways.with_last_digits_moved(None, epsilon), epsilon)
+    if not (are_finite(reference) and are_finite(ours)):
+        return Findings(rows, (), (nonfinite_cause([row for row in rows if row.kind == "gradient"]),))
+    if is_shaky(rows) or not all(row.exact for row in rows):
+        return Investigation(ways, pieces, reference, ours, epsilon).findings(rows)
+    return Findings(rows, (), ())
 
 
 def _settings(
