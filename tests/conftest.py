@@ -7,6 +7,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
+import pytest
 import tensorflow as tf
 
 # TensorFlow 1.14 traces in the mode that it was in when it was first asked anything, such as for its devices.
@@ -16,3 +17,12 @@ if not tf.executing_eagerly():
 # Devices for `MirroredStrategy`, which must be there before TensorFlow starts; by their names in TensorFlow 1.14.
 [cpu] = tf.config.experimental.list_physical_devices("CPU")
 tf.config.experimental.set_virtual_device_configuration(cpu, [tf.config.experimental.VirtualDeviceConfiguration()] * 3)
+
+
+@pytest.fixture(autouse=True)
+def defaults_of_keras():
+    """No test leaves its precision to the next."""
+    yield
+    tf.keras.backend.set_floatx("float32")
+    if hasattr(tf.keras, "config"):  # Keras 3
+        tf.keras.config.set_dtype_policy("float32")

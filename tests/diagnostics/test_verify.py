@@ -216,18 +216,9 @@ def _with_equal_weights(cls, data, share, weight):
     return tuple.__new__(cls, (data, share, tf.constant(1.0, tf.float64)))
 
 
-@pytest.fixture
-def policy():
-    """Sets a policy for layers and losses, and puts the old ones back."""
-    floatx, before = keras.config.floatx(), keras.config.dtype_policy()
-    yield keras.config.set_dtype_policy
-    keras.config.set_floatx(floatx)
-    keras.config.set_dtype_policy(before)
-
-
-def test_low_precision(policy):
+def test_low_precision():
     def build():
-        policy("mixed_bfloat16")
+        keras.config.set_dtype_policy("mixed_bfloat16")
         return verified.mlp()
 
     report = verify(build, X, Y)
@@ -238,9 +229,9 @@ def test_low_precision(policy):
 
 
 @pytest.mark.parametrize("name", ["mixed_float16", "mixed_bfloat16"])
-def test_low_precision_does_not_hide_batch_norm(policy, name):
+def test_low_precision_does_not_hide_batch_norm(name):
     def build():
-        policy(name)
+        keras.config.set_dtype_policy(name)
         layers = L.Dense(8, activation="tanh"), L.BatchNormalization(), L.Dense(1)
         # With a scale that does not overflow: Keras begins with one that does, and skips updates until it fits.
         optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(), initial_scale=8.0)
@@ -271,9 +262,9 @@ def test_not_finite():
     json.loads(report.to_json(), parse_constant=pytest.fail)
 
 
-def test_float64_is_held_to_its_own_rounding(policy):
+def test_float64_is_held_to_its_own_rounding():
     def build():
-        policy("float64")
+        keras.config.set_dtype_policy("float64")
         keras.config.set_floatx("float64")
         return verified.mlp()
 
