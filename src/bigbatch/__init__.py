@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bigbatch import schedules
     from bigbatch.core.errors import AccumulationError
+    from bigbatch.diagnostics.noise_scale import noise_scale
     from bigbatch.diagnostics.plan import plan
     from bigbatch.diagnostics.verify import verify
     from bigbatch.training.accumulator import GradientAccumulator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from bigbatch.training.loops import split, windows
     from bigbatch.training.model import accumulate, release
     from bigbatch.training.monitor import Monitor
+    from bigbatch.training.noise_scale import NoiseScale
     from bigbatch.training.rendezvous import wait_for_workers
 
 __version__ = "0.1.0"
@@ -36,8 +38,10 @@ __all__ = [
     "AccumulationError",
     "GradientAccumulator",
     "Monitor",
+    "NoiseScale",
     "accumulate",
     "in_micro_batches",
+    "noise_scale",
     "plan",
     "release",
     "schedules",
@@ -51,8 +55,10 @@ _HOME = {
     "AccumulationError": "bigbatch.core.errors",
     "GradientAccumulator": "bigbatch.training.accumulator",
     "Monitor": "bigbatch.training.monitor",
+    "NoiseScale": "bigbatch.training.noise_scale",
     "accumulate": "bigbatch.training.model",
     "in_micro_batches": "bigbatch.training.in_micro_batches",
+    "noise_scale": "bigbatch.diagnostics.noise_scale",
     "plan": "bigbatch.diagnostics.plan",
     "release": "bigbatch.training.model",
     "split": "bigbatch.training.loops",
@@ -60,7 +66,7 @@ _HOME = {
     "wait_for_workers": "bigbatch.training.rendezvous",
     "windows": "bigbatch.training.loops",
 }
-_NEEDS_KERAS = ("Monitor", "accumulate", "in_micro_batches", "plan", "release", "verify")
+_NEEDS_KERAS = ("Monitor", "NoiseScale", "accumulate", "in_micro_batches", "noise_scale", "plan", "release", "verify")
 
 
 def __getattr__(name: str) -> Any:

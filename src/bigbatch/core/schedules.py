@@ -1,12 +1,12 @@
 """How many batches an update joins, as a function of the number of updates made; and the learning rate that fits.
 
-A schedule is any callable `update -> batches`. The two here are frozen, comparable, picklable, serializable through
+A schedule is any callable `update -> batches`. Those here are frozen, comparable, picklable, serializable through
 `get_config` and `from_config`, and can be plotted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,18 +23,23 @@ class _Schedule:
 
     def plot(self, ax: Any = None) -> Any:
         """Draws the schedule and returns the axes; `ax=None` makes new ones."""
-        if ax is None:
-            from matplotlib import pyplot
-
-            _, ax = pyplot.subplots()
         updates = range(self._horizon() + 1)
-        ax.step(updates, [self(update) for update in updates], where="post")  # type: ignore[operator]
-        ax.set_xlabel("updates made")
-        ax.set_ylabel("batches per update")
-        return ax
+        return step_plot(updates, [self(update) for update in updates], ax)  # type: ignore[operator]
 
     def _horizon(self) -> int:
         raise NotImplementedError
+
+
+def step_plot(updates: Sequence[int], batches: Sequence[int], ax: Any) -> Any:
+    """Draws how many batches updates join, and returns the axes."""
+    if ax is None:
+        from matplotlib import pyplot
+
+        _, ax = pyplot.subplots()
+    ax.step(updates, batches, where="post")
+    ax.set_xlabel("updates made")
+    ax.set_ylabel("batches per update")
+    return ax
 
 
 @dataclass(frozen=True)

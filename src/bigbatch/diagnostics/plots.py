@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bigbatch.diagnostics.equivalence import Equivalence
+    from bigbatch.diagnostics.estimate import Estimate
     from bigbatch.diagnostics.planned import Plan
 
 _MIB = 2**20
@@ -43,6 +44,22 @@ def plot_equivalence(report: Equivalence, ax: Any = None) -> Any:
     kinds = [row.kind for row in rows]
     ax.set_xticks([kinds.index(kind) for kind in dict.fromkeys(kinds)], list(dict.fromkeys(kinds)), ha="left")
     ax.set(yscale="log", xlabel="what an update comes to", ylabel="largest difference (relative)")
+    ax.legend()
+    return ax
+
+
+def plot_estimate(estimate: Estimate, ax: Any = None) -> Any:
+    """What a given progress takes, in updates and in samples, relative to the least of each, by the size of updates."""
+    ax = ax or _axes()
+    ends = sorted((estimate.value, estimate.samples_per_update))
+    sizes = [ends[0] / 16 * (256 * ends[1] / ends[0]) ** (step / 64) for step in range(65)]
+    needed = [estimate.updates_needed(size) for size in sizes]
+    ax.plot(sizes, needed, label="updates")
+    ax.plot(sizes, [each * size / estimate.value for each, size in zip(needed, sizes)], label="samples")
+    low, high = estimate.interval
+    ax.axvspan(max(low, sizes[0]), min(high, sizes[-1]), color="C2", alpha=0.2, label="noise scale")
+    ax.axvline(estimate.samples_per_update, color="C7", linestyle="--", label="updates as they are")
+    ax.set(xscale="log", yscale="log", xlabel="samples of an update", ylabel="needed, relative to the least")
     ax.legend()
     return ax
 

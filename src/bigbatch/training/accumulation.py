@@ -11,12 +11,13 @@ import tensorflow as tf
 
 from bigbatch.core.errors import describe
 from bigbatch.core.windows import Windows
-from bigbatch.training import batch_norm, keras_private, optimizers, replicas
+from bigbatch.training import batch_norm, keras_private, optimizers, replicas, schedule_state
 from bigbatch.training.auto import Auto
-from bigbatch.training.figures import Figures, on_whole_batch
+from bigbatch.training.figures import NOBODY, Figures, Watch, on_whole_batch
 from bigbatch.training.fit import Progress, make_fit
 from bigbatch.training.stream import Limit
 from bigbatch.training.update import Update, traced
+from bigbatch.training.watching import Observe, Watching, require_noise
 from bigbatch.training.whole_batch import WholeBatch
 
 MicroBatchSize = int | str | None  # a number, "auto", or whole batches
@@ -31,12 +32,13 @@ class Accumulation:
         self._model = model
         self._traced: tuple[MicroBatchSize, bool, bool] | None = None  # the settings that a trace depends on
         self._windows = Windows()
+        self.watching = Watching(model)
         self._progress = Progress(self._num_updates)
-        self._figures: Figures | None = None
 
     def set(self, micro_batch_size: MicroBatchSize, windows: Windows, *, pool: bool, whole_batch_loss: bool) -> None:
         """Changes the settings. The size of a window is data: changing it alone makes no new trace."""
         self._windows = windows
+        self.watching.follow(windows.batches_per_update)
         if self._traced != (micro_batch_size, pool, whole_batch_loss):
             self._traced = micro_batch_size, pool, whole_batch_loss
             renew_train_function(self._model)
@@ -47,24 +49,25 @@ class Accumulation:
         number, samples = self._windows.limit(self._num_updates())
         return self._traced[0], number if samples is None else None
 
-    def update(self, size: int | None, figures: Figures | None = None) -> Any:
+    @property
+    def has_whole_batch_loss(self) -> bool:
+        return self._traced is not None and self._traced[2]
+
+    def update(self, size: int | None, watch: Watch = NOBODY) -> Any:
         """An update as the model makes them, with micro-batches of any size."""
         assert self._traced is not None
         _, pool, whole_batch_loss = self._traced
         if whole_batch_loss:
             assert size is not None
-            return WholeBatch(self._model, size, pool, figures)
-        return Update(self._model, size, pool, figures=figures)
+            return WholeBatch(self._model, size, pool, watch.figures)
+        return Update(self._model, size, pool, watch=watch)
 
-    def watch(self) -> Figures:
-        """Has every update leave its figures, until `unwatch` or the next `fit`. Makes a trace once, not every time."""
-        if self._figures is None:
-            self._figures = Figures(self._model)
-        self._progress.figures = self._figures
-        return self._figures
-
-    def unwatch(self) -> None:
-        self._progress.figures = None
+    def observe_noise(self, observe: Observe) -> None:
+        """Has a function called after every update, if there is something to tell."""
+        assert self._traced is not None
+        size, _, whole_batch_loss = self._traced
+        require_noise(self._model, size, self._windows, whole_batch_loss)
+        self.watching.observe(observe)
 
     def overrides(self) -> dict[str, Any]:
         """The methods of the model that are replaced."""
@@ -73,9 +76,10 @@ class Accumulation:
             "make_test_function": self._make_test_function,
             "_assert_compile_called": self._assert_compile_called,
             "_maybe_symbolic_build": self._build,
+            **schedule_state.methods(self._model, lambda: self.watching.schedule),
         }
         if type(self._model).fit is keras.Model.fit:
-            methods["fit"] = make_fit(self._model, lambda: self._windows, self._progress)
+            methods["fit"] = make_fit(self._model, lambda: self._windows, self._progress, self.watching)
         return methods
 
     def _make_train_function(self, force: bool = False) -> Any:
@@ -106,10 +110,13 @@ class Accumulation:
             optimizers.require_built(model)
             batch_norm.refuse_synchronized(model)
         drivers = self._auto_drivers(pool) if micro_batch_size == "auto" else self._drivers(micro_batch_size)
-        drivers(None)  # now, for Keras leaves a function of its own on the model
+        drivers(NOBODY)  # now, for Keras leaves a function of its own on the model
 
         def train_function(iterator: Any) -> Any:
-            on_window, on_batches = drivers(self._progress.figures)
+            watch = self.watching.wanted()
+            on_window, on_batches = drivers(watch)
+            if watch.has_noise:  # that of every update is looked at, and Keras' own driver may make several at a time
+                on_batches = None
             if on_batches and (self._windows.are_batches or not isinstance(iterator, tf.data.Iterator)):
                 self._progress.num_batches += model.steps_per_execution
                 return on_batches(iterator)
@@ -119,22 +126,22 @@ class Accumulation:
 
         return train_function
 
-    def _drivers(self, size: Any) -> Callable[[Figures | None], Drivers]:
+    def _drivers(self, size: Any) -> Callable[[Watch], Drivers]:
         model = self._model
 
         @functools.cache
-        def drivers(figures: Figures | None) -> Drivers:
-            update = self.update(size, figures)
+        def drivers(watch: Watch) -> Drivers:
+            update = self.update(size, watch)
             is_alone = model.distribute_strategy.num_replicas_in_sync == 1
-            on_batches = self._on_batches(update, size, figures) if is_alone else None
+            on_batches = self._on_batches(update, size, watch.figures) if is_alone else None
             return traced(model, update.on_window), on_batches
 
         return drivers
 
-    def _auto_drivers(self, pool: bool) -> Callable[[Figures | None], Drivers]:
+    def _auto_drivers(self, pool: bool) -> Callable[[Watch], Drivers]:
         # One for all, for what it has found out holds with and without a monitor.
-        auto = Auto(self._model, pool, lambda: self._windows.are_batches, lambda: self._progress.figures)
-        return lambda figures: (auto.on_window, None)
+        auto = Auto(self._model, pool, lambda: self._windows.are_batches, self.watching.wanted)
+        return lambda watch: (auto.on_window, None)
 
     def _on_batches(
         self, update: Update | WholeBatch, size: int | None, figures: Figures | None
@@ -163,6 +170,7 @@ class Accumulation:
                     raise
                 break
             self._progress.num_batches += int(num_batches)
+            self.watching.tell(int(num_batches))
         return logs
 
     def _build(self, iterator: Any = None, data_batch: Any = None) -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.training import replicas, stream
-from bigbatch.training.figures import Figures
+from bigbatch.training.figures import Watch
 from bigbatch.training.memory import ELSEWHERE, OutOfMemory, running_out
 from bigbatch.training.snapshot import Snapshot, applied_to, held_by, touched
 from bigbatch.training.update import Update, traced
@@ -42,10 +42,10 @@ class Alone(_Attempt):
     would cost every update a copy of them, so a proven size is trusted to fail, if at all, in a micro-batch.
     """
 
-    def __init__(self, model: keras.Model, pool: bool, size: int, is_batch: bool, figures: Figures | None) -> None:
+    def __init__(self, model: keras.Model, pool: bool, size: int, is_batch: bool, watch: Watch) -> None:
         super().__init__(model)
         self._applying = tf.Variable(False, trainable=False)
-        update = Update(model, size, pool, self._applying, figures)
+        update = Update(model, size, pool, self._applying, watch)
 
         def on_held(iterator: Any, packed: Any, number: Any, rate: Any) -> Any:
             held = stream.Held.unpacked(packed, iterator, number)
@@ -74,9 +74,9 @@ class Together(_Attempt):
     known first); then the workers tell each other how it went; then all of them add up and apply, or none.
     """
 
-    def __init__(self, model: keras.Model, pool: bool, size: int, figures: Figures | None) -> None:
+    def __init__(self, model: keras.Model, pool: bool, size: int, watch: Watch) -> None:
         super().__init__(model)
-        update = Update(model, size, pool, figures=figures)
+        update = Update(model, size, pool, watch=watch)
 
         def add(iterator: Any, packed: Any, number: Any, rate: Any) -> Any:
             return update.sum_held(stream.Held.unpacked(packed, iterator, number))

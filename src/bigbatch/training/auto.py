@@ -23,7 +23,7 @@ from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.core.sizes import Shape, Sizes
 from bigbatch.training import batches, replicas, stream
 from bigbatch.training.attempts import Alone, Together
-from bigbatch.training.figures import Figures
+from bigbatch.training.figures import Watch
 from bigbatch.training.memory import LESS, OutOfMemory, forget_peak
 from bigbatch.training.update import traced
 
@@ -45,7 +45,7 @@ class Auto:
         model: what is trained.
         pool: whether batch-norm statistics move once.
         are_batches: tells whether every update is one batch.
-        figures: tells where to leave what a `Monitor` shows, if there is one.
+        watch: tells what is watched.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Auto:
         model: keras.Model,
         pool: bool,
         are_batches: Callable[[], bool],
-        figures: Callable[[], Figures | None],
+        watch: Callable[[], Watch],
     ) -> None:
         self._model = model
         self._pool = pool
         self._are_batches = are_batches
-        self._figures = figures
+        self._watch = watch
         self._sizes = Sizes()
-        self._attempts: dict[tuple[int, bool, Figures | None], Alone | Together] = {}
+        self._attempts: dict[tuple[int, bool, Watch], Alone | Together] = {}
         self._proven: set[tuple[_Kind, Alone | Together]] = set()
         self._pull = traced(model, _pull)
 
@@ -89,11 +89,11 @@ class Auto:
         return logs, number
 
     def _attempt(self, size: int) -> Alone | Together:
-        figures = self._figures()
-        key = size, self._are_batches(), figures
+        watch = self._watch()
+        key = size, self._are_batches(), watch
         if key not in self._attempts:
             if self._model.distribute_strategy.num_replicas_in_sync > 1:
-                self._attempts[key] = Together(self._model, self._pool, size, figures)
+                self._attempts[key] = Together(self._model, self._pool, size, watch)
             else:
                 self._attempts[key] = Alone(self._model, self._pool, *key)
         return self._attempts[key]

@@ -79,8 +79,7 @@ def refuse_synchronized(model: keras.Model) -> None:
 
 def warn_of(model: keras.Model) -> None:
     """Says once, when accumulation is switched on, which layers normalise by the micro-batch."""
-    names = [layer.name for layer in _layers_of(model) if layer.trainable]
-    if names:
+    if names := layers_in_training(model):
         warnings.warn(
             "BatchNormalization normalises each micro-batch by its own moments, so the update of this model is close "
             f"to that of the whole batch but not equal to it. Received: {', '.join(names)}. Freeze these layers "
@@ -88,6 +87,11 @@ def warn_of(model: keras.Model) -> None:
             UserWarning,
             stacklevel=3,
         )
+
+
+def layers_in_training(model: keras.Model) -> list[str]:
+    """The layers that normalise a batch by its own moments."""
+    return [layer.name for layer in _layers_of(model) if layer.trainable]
 
 
 def _layers_of(model: keras.Model) -> list[keras.layers.BatchNormalization]:

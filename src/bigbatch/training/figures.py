@@ -1,4 +1,4 @@
-"""What a `Monitor` shows of an update, left in variables by the update itself; without one, nothing is computed."""
+"""What callbacks show of an update, left in variables by the update itself; without them, nothing is computed."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Figures:
     def __init__(self, model: keras.Model) -> None:
         with replicas.scope_of(model):
             self._last, self._sums, self._updates = (_variable(zeros) for zeros in ([0.0] * 4, [0.0] * 4, 0.0))
+            self._noise_and_signal = _variable([0.0] * 2)
 
     def record(self, samples: Any, weight: Any, micro_batches: Any, squares: list[Any]) -> None:
         """Notes one update. Context: replica; eager or traced."""
@@ -35,6 +36,10 @@ class Figures:
         self._last.assign(figures, read_value=False)
         self._sums.assign_add(figures, read_value=False)
         self._updates.assign_add(1.0, read_value=False)
+
+    def record_noise(self, noise: Any, signal: Any) -> None:
+        """Notes what `core.noise` smooths. Context: as above."""
+        self._noise_and_signal.assign(tf.stack([noise, signal]), read_value=False)
 
     def reset(self) -> None:
         """Context: eager."""
@@ -45,6 +50,21 @@ class Figures:
         """The number of updates since `reset`, the last one's figures, and the sums of all. Context: eager."""
         last, sums, updates = (replicas.copies([each])[0].numpy() for each in (self._last, self._sums, self._updates))
         return int(updates), Figure(*last.tolist()), Figure(*sums.tolist())
+
+    def read_noise(self) -> tuple[float, float]:
+        """The noise and the signal of the last update. Context: eager."""
+        noise, signal = replicas.copies([self._noise_and_signal])[0].numpy().tolist()
+        return noise, signal
+
+
+class Watch(NamedTuple):
+    """What is watched of updates: their figures, and the noise in their gradients, too."""
+
+    figures: Figures | None = None
+    has_noise: bool = False
+
+
+NOBODY = Watch()
 
 
 def _variable(value: Any) -> Any:
@@ -62,7 +82,7 @@ def squared_norm(optimizer: keras.optimizers.Optimizer, variables: list[Any], ha
         for variable, gradient in zip(variables, handed)
         if gradient is not None and not getattr(variable, "overwrite_with_gradient", False)
     ]
-    return tf.add_n([tf.zeros([], tf.float64), *parts]) / tf.square(float64(optimizer.scale_loss(tf.constant(1.0))))
+    return tf.add_n([tf.zeros([], tf.float64), *parts]) / tf.square(optimizers.loss_scale(optimizer))
 
 
 def on_whole_batch(model: keras.Model, figures: Figures) -> Callable[[Any], Any]:

@@ -10,21 +10,17 @@ import keras
 
 from bigbatch.core.windows import Windows
 from bigbatch.training import keras_private
-from bigbatch.training.figures import Figures
 from bigbatch.training.monitor import Monitor
+from bigbatch.training.noise_scale import NoiseScale
+from bigbatch.training.watching import Watching
 
 
 class Progress:
-    """What the train function, the epoch and a monitor tell each other."""
+    """What the train function and the epoch tell each other."""
 
     def __init__(self, update: Callable[[], int]) -> None:
         self.update = update
         self.num_batches = 0
-        self.figures: Figures | None = None  # where updates leave what a monitor shows
-
-    def begin(self) -> None:
-        """Forgets what a `fit` that was interrupted has left."""
-        self.num_batches, self.figures = 0, None
 
     def take(self) -> int:
         """The number of batches used since the last call."""
@@ -32,7 +28,9 @@ class Progress:
         return number
 
 
-def make_fit(model: keras.Model, windows: Callable[[], Windows], progress: Progress) -> Callable[..., Any]:
+def make_fit(
+    model: keras.Model, windows: Callable[[], Windows], progress: Progress, watching: Watching
+) -> Callable[..., Any]:
     """A `fit` for one model; `windows` may answer differently at every update."""
 
     def fit(*args: Any, **kwargs: Any) -> Any:
@@ -48,10 +46,11 @@ def make_fit(model: keras.Model, windows: Callable[[], Windows], progress: Progr
         bound.apply_defaults()
         if not isinstance(bound.arguments["callbacks"], keras.callbacks.CallbackList):
             given = keras.tree.flatten(bound.arguments["callbacks"] or [])
-            given.sort(key=lambda callback: not isinstance(callback, Monitor))  # the others read what it writes
+            given.sort(key=lambda callback: not isinstance(callback, (Monitor, NoiseScale)))  # others read their logs
             bar = [_ProgressBar(made)] if bound.arguments["verbose"] != 0 else []
             bound.arguments["callbacks"] = given + bar
-        progress.begin()
+        progress.take()  # what a `fit` that was interrupted has left
+        watching.begin()
         return keras_private.fit_with(make_epochs)(*bound.args, **bound.kwargs)
 
     return fit

@@ -57,6 +57,14 @@ def mean(total: Any, weight: Any, variable: Any) -> Any:
     return tf.cast(total / tf.cast(weight, total.dtype), variable.dtype)
 
 
+def squared_norm(gradient: Any, variable: Any) -> Any:
+    """In float64; rows that come up several times are added up first."""
+    if getattr(variable, "overwrite_with_gradient", False):
+        return tf.zeros([], tf.float64)
+    values = replicas.with_each_row_once(gradient).values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return tf.cast(2 * tf.nn.l2_loss(tf.cast(values, sum_dtype(values.dtype))), tf.float64)
+
+
 def _scaled(gradient: Any, weight: Any) -> Any:
     """Without a product where the weight is 1 (most are, as a Python number)."""
     dtype = sum_dtype(gradient.dtype)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bigbatch.core.split import head_size
 from bigbatch.core.weighted import NEXT_TO_NOTHING
-from bigbatch.training import batches
+from bigbatch.training import batches, replicas
 from bigbatch.training.sums import float64, tensors
 
 Value = TypeVar("Value")
@@ -36,13 +36,17 @@ class MicroBatches:
         batch: what the dataset yielded.
         size: samples in a whole micro-batch; `None`: the batch is the only micro-batch.
         of_update: the samples of the update; `None`: unknown.
+        part: where to begin, and how many samples to take; `None`: all.
     """
 
-    def __init__(self, batch: Any, size: int | None, of_update: Any) -> None:
+    def __init__(self, batch: Any, size: int | None, of_update: Any, part: tuple[Any, Any] | None = None) -> None:
         self._batch = batch
         self._size = size
         self._of_update = of_update
-        self.num_samples = batches.num_samples(batch)
+        start_and_number: tuple[Any, Any] = (0, batches.num_samples(batch)) if part is None else part
+        self._start, self.num_samples = start_and_number
+        self._is_all = part is None
+        self.may_be_empty = replicas.number() > 1 or part is not None
         self._head = self.num_samples if size is None else _smaller(self.num_samples, head_size(self.num_samples, size))
         self.number = 1 if size is None else (self.num_samples - self._head) // size + 1
 
@@ -52,6 +56,14 @@ class MicroBatches:
         weight = samples if self._size is None else samples / self._size
         is_whole = isinstance(self._head, int) and self._head == self._size
         return self._part(0, self._head, 1.0 if is_whole else weight)
+
+    def halves(self) -> list[MicroBatches]:
+        """Two, of which the second has no sample if there is only one; or all, if that is known to be several parts."""
+        if isinstance(self.number, int) and self.number > 1:
+            return [self]
+        first = -(-self.num_samples // 2)
+        parts = (self._start, first), (self._start + first, self.num_samples - first)
+        return [MicroBatches(self._batch, self._size, self._of_update, part) for part in parts]
 
     def seen(self) -> list[Any]:
         """How many samples and micro-batches there are."""
@@ -75,7 +87,9 @@ class MicroBatches:
         share = None
         if self._of_update is not None:
             share = float64(size) / tf.maximum(float64(self._of_update), 1.0)
-        data = self._batch if self._size is None else batches.take(self._batch, start, size)
+        data = self._batch
+        if self._size is not None or not self._is_all:
+            data = batches.take(data, self._start + start, size)
         return MicroBatch(data, share, weight)
 
 

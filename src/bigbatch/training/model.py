@@ -11,7 +11,9 @@ from bigbatch.core.windows import BatchesPerUpdate, Windows
 from bigbatch.training import batch_norm as batch_norms
 from bigbatch.training import replicas
 from bigbatch.training.accumulation import Accumulation, MicroBatchSize, renew_train_function
+from bigbatch.training.adaptive import Adaptive
 from bigbatch.training.overriding import override, restore
+from bigbatch.training.watching import require_noise
 
 Model = TypeVar("Model", bound=keras.Model)
 
@@ -20,6 +22,8 @@ _OVERRIDES = (
     "make_test_function",
     "_assert_compile_called",
     "_maybe_symbolic_build",
+    "save_weights",
+    "load_weights",
     "fit",
     "_accumulation",
 )
@@ -98,6 +102,8 @@ def accumulate(
                 "Without micro-batches, the loss sees the whole batch anyway.",
             )
         )
+    if isinstance(batches_per_update, Adaptive):
+        require_noise(model, micro_batch_size, windows, whole_batch_loss)
     is_off = micro_batch_size is None and windows.are_batches
     if not is_off and batch_norm is None:
         batch_norms.warn_of(model)

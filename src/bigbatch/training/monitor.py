@@ -33,11 +33,11 @@ class Monitor(keras.callbacks.Callback):
     """
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._figures = _accumulation(self.model).watch()
+        self._figures = accumulation_of(self.model, "Monitor").watching.monitor()
 
     def on_train_end(self, logs: Any = None) -> None:
         if "_accumulation" in vars(self.model):
-            _accumulation(self.model).unwatch()
+            accumulation_of(self.model, "Monitor").watching.stop_monitoring()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._figures.reset()
@@ -68,22 +68,28 @@ def _put(logs: dict[str, Any], figure: Figure, samples_per_second: float, peak: 
     figures = figure._asdict() | {"samples_per_second": samples_per_second}
     if peak:
         figures["peak_memory"] = float(peak)
+    put(logs, figures)
+
+
+def put(logs: dict[str, Any], figures: dict[str, float]) -> None:
+    """Adds figures to logs that do not have them yet."""
     if taken := sorted(figures.keys() & logs.keys()):
         raise ValueError(
             describe(
-                "The names of a monitor's figures must be free in the logs.",
+                "The names of a callback's figures must be free in the logs.",
                 f"a log named {taken[0]!r}",
-                "Give the metric another name, and `fit` one monitor.",
+                "Give the metric another name, and `fit` one callback of a kind.",
             )
         )
     logs.update(figures)
 
 
-def _accumulation(model: keras.Model) -> Any:
+def accumulation_of(model: keras.Model, name: str) -> Any:
+    """What `accumulate` has put on a model; `name` is who asks for it."""
     if "_accumulation" not in vars(model):
         raise ValueError(
             describe(
-                "`Monitor` must watch an accumulated model.",
+                f"`{name}` must watch an accumulated model.",
                 f"model={model.name!r}, which is plain Keras",
                 "Call `bigbatch.accumulate(model)` first; without other arguments it only adds what can be watched.",
             )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.training import keras_private, replicas
@@ -67,6 +68,11 @@ def seen(model: keras.Model, see: Callable[[Application], Application]) -> Itera
         for optimizer in optimizers_of(model):
             stack.enter_context(overridden(optimizer, apply=seeing(optimizer)))
         yield
+
+
+def loss_scale(optimizer: keras.optimizers.Optimizer) -> Any:
+    """The factor that an optimizer has put on the loss, and so on the gradients that it is handed."""
+    return tf.cast(optimizer.scale_loss(tf.constant(1.0)), tf.float64)
 
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:

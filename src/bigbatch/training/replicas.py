@@ -158,7 +158,7 @@ def _all_reduce_packed(parts: list[Any]) -> list[Any]:
     # Only what is on the same devices travels together, and what leaves a loop is on none yet.
     placed = [part if isinstance(part, tf.IndexedSlices) else tf.identity(part) for part in parts]
     sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed)
-    return [_with_each_row_once(part) if isinstance(part, tf.IndexedSlices) else part for part in sums]
+    return [with_each_row_once(part) if isinstance(part, tf.IndexedSlices) else part for part in sums]
 
 
 def largest(vectors: list[Any]) -> list[Any]:
@@ -240,7 +240,7 @@ def _require_made_in_scope(strategy: Any) -> None:
         )
 
 
-def _with_each_row_once(rows: Any) -> Any:
+def with_each_row_once(rows: Any) -> Any:
     indices, positions = tf.unique(rows.indices)
     values = tf.math.unsorted_segment_sum(rows.values, positions, tf.size(indices))
     return tf.IndexedSlices(values, indices, rows.dense_shape)

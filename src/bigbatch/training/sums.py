@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from bigbatch.core.weighted import Moments, WeightedSum
-from bigbatch.training import gradients, replicas
+from bigbatch.training import gradients, noise, replicas
 from bigbatch.training.micro_batch import Contribution, Outline
 
 
@@ -22,13 +22,14 @@ class Sums(NamedTuple):
     moments: list[Moments]
     logs: list[Any]
     seen: list[Any]  # samples and micro-batches, if somebody watches
+    squares: list[Any]  # of each application, those of the micro-batches' gradients, if their noise is measured
 
     def having_seen(self, more: list[Any]) -> Sums:
         """The same, with one more batch counted."""
         return self._replace(seen=[a + b for a, b in zip(self.seen, more)])
 
 
-def start(contribution: Contribution, samples: Any, outline: Outline, seen: list[Any]) -> Sums:
+def start(contribution: Contribution, samples: Any, outline: Outline, seen: list[Any], has_noise: bool) -> Sums:
     """The sums after the first micro-batch; `samples` is its weight if its loss divides by samples."""
     weight = samples if contribution.weight is None else contribution.weight
     return Sums(
@@ -45,10 +46,11 @@ def start(contribution: Contribution, samples: Any, outline: Outline, seen: list
         moments=contribution.moments,
         logs=[_weighted(log, weight) if log.dtype.is_floating else log for log in contribution.logs],
         seen=seen,
+        squares=noise.squares(contribution, samples, outline) if has_noise else [],
     )
 
 
-def merge(sums: Sums, contribution: Contribution, samples: Any) -> Sums:
+def merge(sums: Sums, contribution: Contribution, samples: Any, outline: Outline) -> Sums:
     """The sums after one more micro-batch; the old ones must not be used any more."""
     weight = samples if contribution.weight is None else contribution.weight
     return Sums(
@@ -65,6 +67,7 @@ def merge(sums: Sums, contribution: Contribution, samples: Any) -> Sums:
             for a, b in zip(sums.logs, contribution.logs)
         ],
         seen=sums.seen,
+        squares=sums.squares and [a + b for a, b in zip(sums.squares, noise.squares(contribution, samples, outline))],
     )
 
 

@@ -16,12 +16,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bigbatch.core.weighted import WeightedSum
-from bigbatch.training import batch_norm, batches, keras_private, metrics, optimizers, replicas, stream
-from bigbatch.training.figures import Figures, squared_norm
-from bigbatch.training.micro_batch import Contribution, FromMetric, FromTensor, Outline, Weighted, run
+from bigbatch.training import batch_norm, batches, finishing, keras_private, optimizers, replicas, stream
+from bigbatch.training.figures import NOBODY, Watch
+from bigbatch.training.micro_batch import Contribution, Outline, run
 from bigbatch.training.micro_batches import MicroBatch, MicroBatches
-from bigbatch.training.sums import Sums, added_up, means, merge, start, tensors, total
+from bigbatch.training.sums import Sums, added_up, merge, start, tensors, total
 from bigbatch.training.survey import survey
 
 
@@ -33,7 +32,7 @@ class Update:
         micro_batch_size: samples in memory at a time; `None`: a whole batch.
         pool: whether batch-norm statistics move once.
         applying: a variable that is to be true from the moment when a failure would leave half an update behind.
-        figures: where to leave what a `Monitor` shows.
+        watch: what is to be found out on the way.
     """
 
     def __init__(
@@ -42,13 +41,15 @@ class Update:
         micro_batch_size: int | None,
         pool: bool,
         applying: tf.Variable | None = None,
-        figures: Figures | None = None,
+        watch: Watch = NOBODY,
     ) -> None:
         self._model = model
         self._size = micro_batch_size
         self._pool = pool
         self._applying = applying
-        self._figures = figures
+        self._watch = watch
+        # Noise takes two micro-batches to be seen. Halves of a batch must not be normalised apart.
+        self._halves = watch.has_noise and not batch_norm.layers_in_training(model)
         # Both by whether the samples of the update are known to its micro-batches. Traces are cached, and so are these.
         self._outlines: dict[bool, Outline] = {}
         self._needs_totals: dict[bool, bool] = {}
@@ -64,9 +65,10 @@ class Update:
         """One update on one batch; returns its logs. Context: the only replica."""
         batch = batches.without_optionals(batch)
         num_samples = batches.num_samples(batch)
-        micro_batches = MicroBatches(batch, self._size, num_samples)
+        micro_batches = self._split(batch, num_samples)
         totals = self._count(micro_batches) if self._must_count(micro_batches.head()) else ()
-        return self._logs(self._finish(self._add(micro_batches, totals), True, num_samples), True)
+        logged = self._finish(self._add_batch(micro_batches, totals), True, num_samples)
+        return finishing.logs(self._outlines[True], logged)
 
     def on_window(self, iterator: Any, limit: stream.Limit, rate: Any) -> tuple[Any, Any]:
         """One update on the next batches of an iterator; returns its logs and the number of batches.
@@ -87,7 +89,7 @@ class Update:
 
         def add(batch: Any, sums: Any, counts: Any) -> Sums:
             num_samples, *totals = counts or [None]
-            return self._add(self._split(batch, num_samples), tuple(totals), sums)
+            return self._add_batch(self._split(batch, num_samples), tuple(totals), sums)
 
         return held.fold(lambda *state: replicas.each(add, *state, counts))
 
@@ -96,7 +98,7 @@ class Update:
         hold = self._needs_totals[False]
         with optimizers.learning_rate_times(self._model, rate), optimizers.on_every_replica(self._model):
             logged = replicas.each(lambda sums: self._finish(sums, hold), sums)
-        return self._logs(replicas.of_first(logged), hold)
+        return finishing.logs(self._outlines[hold], replicas.of_first(logged))
 
     def look_at(self, batch: Any) -> None:
         """Builds what is lazy, refuses what cannot be accumulated, and changes nothing. Context: the only replica."""
@@ -108,7 +110,7 @@ class Update:
 
     def _sum_streamed(self, iterator: Any, first: Any, limit: stream.Limit) -> tuple[Any, Any]:
         def add(batch: Any, sums: Any) -> Any:
-            return replicas.each(lambda batch, sums: self._add(self._split(batch), (), sums), batch, sums)
+            return replicas.each(lambda batch, sums: self._add_batch(self._split(batch), (), sums), batch, sums)
 
         return stream.fold(iterator, first, limit, add)
 
@@ -124,19 +126,27 @@ class Update:
     def _split(self, batch: Any, num_samples: Any = None) -> MicroBatches:
         return MicroBatches(batch, self._size, num_samples)
 
-    def _add(self, micro_batches: MicroBatches, totals: tuple[Any, ...], sums: Sums | None = None) -> Sums:
+    def _add_batch(self, micro_batches: MicroBatches, totals: tuple[Any, ...], sums: Sums | None = None) -> Sums:
+        """One more batch; the first one in halves, if noise is watched, for it may be the only one."""
+        for part in micro_batches.halves() if self._halves and sums is None else [micro_batches]:
+            sums = self._add(part, totals, sums)
+        assert sums is not None
+        return sums
+
+    def _add(self, micro_batches: MicroBatches, totals: tuple[Any, ...], sums: Sums | None) -> Sums:
         """Every micro-batch once. Nothing of one is alive while the next one runs but the sums."""
 
         def add_all() -> Sums:
             head = micro_batches.head()
             contribution = self._run(head.data, head.share, totals)
-            seen = micro_batches.seen() if self._figures else []
+            outline = self._outlines[head.share is not None]
+            seen = micro_batches.seen() if self._watch.figures else []
             if sums is None:
-                started = start(contribution, head.weight, self._outlines[head.share is not None], seen)
+                started = start(contribution, head.weight, outline, seen, self._watch.has_noise)
             else:
-                started = merge(sums.having_seen(seen), contribution, head.weight)
+                started = merge(sums.having_seen(seen), contribution, head.weight, outline)
             return micro_batches.loop(
-                lambda part, sums: merge(sums, self._run(part.data, part.share, totals), part.weight), started
+                lambda part, sums: merge(sums, self._run(part.data, part.share, totals), part.weight, outline), started
             )
 
         return _unless_empty(micro_batches, add_all, lambda: self._nothing(micro_batches) if sums is None else sums)
@@ -163,8 +173,8 @@ class Update:
 
     def _look(self, head: MicroBatch, known: bool) -> None:
         contribution = self._run_micro_batch(head.data, head.share, ())
-        seen = [tf.zeros([], tf.float64)] * 2 if self._figures else []
-        sums = start(contribution, head.weight, self._outlines[known], seen)
+        seen = [tf.zeros([], tf.float64)] * 2 if self._watch.figures else []
+        sums = start(contribution, head.weight, self._outlines[known], seen, self._watch.has_noise)
         self._kinds = tf.nest.map_structure(tf.TensorSpec.from_tensor, sums)
         self._num_counts = len(contribution.counts)
 
@@ -189,43 +199,14 @@ class Update:
         sums = added_up(sums)
         # Nothing changes before all is known: a failed micro-batch must not leave half an update behind.
         with tf.control_dependencies(tensors(sums)), tf.control_dependencies(self._note_applying()):
-            self._apply(outline, sums)
+            finishing.apply(outline, sums, self._watch, self._size)
             for call, moments in zip(outline.norms, sums.moments):
                 batch_norm.move(call, moments)
-            self._track(outline, sums, num_samples)
-            return [_value(log, outline) if isinstance(log, WeightedSum) else log for log in sums.logs]
-
-    def _apply(self, outline: Outline, sums: Sums) -> None:
-        squares = []
-        for optimizer, variables, handed in means(outline, sums):
-            if self._figures:
-                squares.append(squared_norm(optimizer, variables, handed))
-            optimizer.apply(handed, variables)
-        if self._figures:
-            samples, micro_batches = sums.seen
-            self._figures.record(samples, sums.weight if outline.counts else samples, micro_batches, squares)
+            finishing.track(self._model, outline, sums, num_samples)
+            return finishing.loose_logs(outline, sums)
 
     def _note_applying(self) -> list[Any]:
         return [] if self._applying is None else [self._applying.assign(True)]
-
-    def _logs(self, logged: list[Any], known: bool) -> Any:
-        """What `train_step` logs. Context: cross-replica, where a metric answers for all replicas."""
-
-        def value(log: Any) -> Any:
-            if isinstance(log, FromMetric):
-                return metrics.current(log.metric, log.key)
-            return logged[log.index] if isinstance(log, FromTensor) else log
-
-        return keras.tree.map_structure(value, self._outlines[known].logs)
-
-    def _track(self, outline: Outline, sums: Sums, num_samples: Any) -> None:
-        by_static_size = {id(metric) for metric in keras_private.output_loss_trackers(self._model)}
-        sample_weights = iter(sums.sample_weights)
-        for (metric, given), number in zip(outline.tracked, sums.numbers):
-            sample_weight = next(sample_weights) if given is Weighted else given
-            if id(metric) in by_static_size:
-                sample_weight = num_samples if isinstance(num_samples, int) else None
-            metric.update_state(_value(number, outline), sample_weight=sample_weight)
 
 
 def traced(model: keras.Model, function: Callable[..., Any]) -> Any:
@@ -233,13 +214,9 @@ def traced(model: keras.Model, function: Callable[..., Any]) -> Any:
     return function if model.run_eagerly else tf.function(function, reduce_retracing=True, autograph=False)
 
 
-def _value(number: WeightedSum, outline: Outline) -> Any:
-    return number.total if outline.adds else number.mean()
-
-
 def _unless_empty(micro_batches: MicroBatches, do: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
     """The end of the data may leave a replica without a sample, and the mean over none is 0/0."""
-    if replicas.number() == 1:
+    if not micro_batches.may_be_empty:
         return do()
     if isinstance(micro_batches.num_samples, int):
         return do() if micro_batches.num_samples else otherwise()

@@ -1,0 +1,82 @@
+"""`NoiseScale`: the gradient noise scale in Keras' logs, for whatever reads them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+
+from bigbatch.core.errors import describe
+from bigbatch.core.noise import Smoothed
+from bigbatch.training.monitor import accumulation_of, put
+
+
+class NoiseScale(keras.callbacks.Callback):
+    """Puts the gradient noise scale into the logs that Keras hands to all callbacks.
+
+        bigbatch.accumulate(model, micro_batch_size=16)
+        model.fit(x, y, batch_size=256, callbacks=[bigbatch.NoiseScale()])
+
+    - `noise_scale`: the number of samples at which an update's gradient is half noise; smoothed over updates. Much
+      smaller batches waste updates, and much larger ones waste samples.
+    - `noise_scale_low`, `noise_scale_high`: the ends of its confidence interval.
+
+    All are NaN or without end while too little is known. The micro-batches of an update tell it, at the cost of their
+    norms; where an update has only one, it is run in two halves, which does not change the update.
+
+    Args:
+        decay: how much of the past an update keeps, between 0 and 1.
+        confidence: how often the interval is to hold the truth, between 0 and 1.
+
+    Raises:
+        ValueError: when training begins, if the model is not accumulated, has `whole_batch_loss`, or has batch
+            normalisation and only one micro-batch per update; and for a log that has one of these names.
+    """
+
+    def __init__(self, *, decay: float = 0.98, confidence: float = 0.95) -> None:
+        super().__init__()
+        for name, number in (("decay", decay), ("confidence", confidence)):
+            if not 0 < number < 1:
+                remedy = "Leave it out for the default."
+                raise ValueError(describe(f"`{name}` must lie between 0 and 1.", f"{name}={number!r}", remedy))
+        self._confidence = confidence
+        self._smoothed = Smoothed(decay)
+
+    @property
+    def value(self) -> float:
+        """The noise scale, in samples."""
+        return self._smoothed.value
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where it lies, with the given confidence."""
+        return self._smoothed.interval(self._confidence)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        accumulation_of(self.model, "NoiseScale").observe_noise(self._observe)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if "_accumulation" in vars(self.model):
+            accumulation_of(self.model, "NoiseScale").watching.stop_observing(self._observe)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._put(logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._put(logs)
+
+    def _observe(self, noise: float, signal: float, batch_size: float) -> None:
+        self._smoothed.add(noise, signal)
+
+    def _put(self, logs: dict[str, Any]) -> None:
+        low, high = self.interval
+        known = not math.isnan(self.value)
+        put(
+            logs,
+            {
+                "noise_scale": self.value,
+                "noise_scale_low": low if known else math.nan,
+                "noise_scale_high": high if known else math.nan,
+            },
+        )
