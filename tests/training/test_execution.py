@@ -155,3 +155,21 @@ def test_a_failed_update_changes_nothing():
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     FIT(model)
     assert int(model.optimizer.iterations) == 12
+
+
+def test_what_is_built_is_traced_once():
+    """The survey's trace trains, and the optimizer is built before it; Keras itself traces twice."""
+    calls = []
+
+    class Counted(keras.layers.Dense):
+        def call(self, inputs):
+            calls.append(inputs.shape)
+            return super().call(inputs)
+
+    model = keras.Sequential([keras.Input((6,)), Counted(2)])
+    model.compile("adam", "mse")
+    bigbatch.accumulate(model, micro_batch_size=4)
+    calls.clear()
+    data = tf.data.Dataset.from_tensor_slices((X[:24], Y[:24])).batch(12, drop_remainder=True)
+    model.fit(data, verbose=0, epochs=2)
+    assert calls == [(4, 6)]

@@ -185,6 +185,7 @@ class Accumulation:
                 with replicas.scope_of(self._model):
                     data_batch, iterator = replicas.of_first(next(next(iter(iterator))[2])), None
         keras_private.build(self._model, iterator=iterator, data_batch=data_batch)
+        optimizers.build(self._model)
 
     def _num_updates(self) -> int:
         found = optimizers.optimizers_of(self._model)

@@ -57,6 +57,13 @@ def output_loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
     return list(model._compile_loss.metrics) if model._compile_loss is not None else []
 
 
+def needs_no_loss_trackers(model: keras.Model) -> bool:
+    """Whether the compiled losses have what they make when they are first called: a tracker for each of several."""
+    compiled = model._compile_loss
+    has_one = len(getattr(model, "outputs", None) or []) == 1
+    return compiled is None or compiled.built or has_one
+
+
 def build(model: keras.Model, **data: Any) -> None:
     """What Keras builds of a model before it trains."""
     type(model)._maybe_symbolic_build(model, **data)

@@ -92,6 +92,17 @@ def require_scope(model: keras.Model) -> None:
         replicas.require_scope(strategy, optimizer.variables)
 
 
+def build(model: keras.Model) -> None:
+    """Builds the optimizer for what Keras' own `train_step` hands it: what is built in a trace has it traced twice."""
+    optimizer, is_of_keras = model.optimizer, type(model).train_step is keras.Model.train_step
+    if model.run_eagerly or not model.built or not is_of_keras or optimizer is None or optimizer.built:
+        return
+    if not any(hasattr(optimizer, name) for name in ("inner_optimizer", "optimizers")):
+        # What an optimizer assigns while a trace builds it is lost (`ScheduleFreeAdamW`), and we equal plain Keras.
+        with overridden(optimizer, assign=lambda *args: None):
+            optimizer.build(model.trainable_variables)
+
+
 def require_built(model: keras.Model) -> None:
     """Refuses optimizers that a replica would have to build."""
     for optimizer in optimizers_of(model):

@@ -21,7 +21,7 @@ from bigbatch.training.figures import NOBODY, Watch
 from bigbatch.training.micro_batch import Contribution, Outline, run
 from bigbatch.training.micro_batches import MicroBatch, MicroBatches
 from bigbatch.training.sums import Sums, added_up, merge, start, tensors, total
-from bigbatch.training.survey import survey
+from bigbatch.training.survey import is_built, survey
 
 
 class Update:
@@ -171,12 +171,18 @@ class Update:
             self._needs_totals[known] = self._outlines[known].needs_totals
         return self._needs_totals[known]
 
-    def _look(self, head: MicroBatch, known: bool) -> None:
-        contribution = self._run_micro_batch(head.data, head.share, ())
+    def _look(self, head: MicroBatch, known: bool) -> list[Any]:
+        """Runs one micro-batch; returns the graphs that it is traced in, if they are to be used again."""
+        arguments = head.data, head.share, ()
+        traces = []
+        if hasattr(self._run, "get_concrete_function") and is_built(self._model):
+            traces.append(self._run.get_concrete_function(*arguments).graph)
+        contribution = (self._run if traces else self._run_micro_batch)(*arguments)
         seen = [tf.zeros([], tf.float64)] * 2 if self._watch.figures else []
         sums = start(contribution, head.weight, self._outlines[known], seen, self._watch.has_noise)
         self._kinds = tf.nest.map_structure(tf.TensorSpec.from_tensor, sums)
         self._num_counts = len(contribution.counts)
+        return traces
 
     def _nothing(self, empty: MicroBatches) -> Sums:
         # The zeros are made of the number of samples: a constant would keep the rows that are added to it in place.
