@@ -25,13 +25,13 @@ def measure(name):
     """Runs in the subprocess, under the limit."""
     import numpy as np
     import tensorflow as tf
-    from workloads import LARGE, compiled
+    from workloads import compiled, made
 
     import bigbatch
 
     told = []
     logging.getLogger("bigbatch").addFilter(lambda record: told.append(record.getMessage()))
-    model, x, y = LARGE[name]()
+    model, x, y = made(name)
     rows = np.arange(BATCH_SIZE) % len(x)
 
     def trainer(size):
@@ -58,11 +58,11 @@ def measure(name):
 
 
 def planned(name, limit):
-    from workloads import LARGE, compiled
+    from workloads import compiled, made
 
     import bigbatch
 
-    model, x, y = LARGE[name]()
+    model, x, y = made(name)
     plan = bigbatch.plan(compiled(model), x, y, batch_size=BATCH_SIZE, memory=f"{limit}MiB")
     return [row for row in plan.table if row.fits][-1], plan.micro_batch_size
 

@@ -23,7 +23,7 @@ def made(settings, without_dropout=False):
     """A model and its training function."""
     import keras
     import tensorflow as tf
-    from workloads import transformer
+    from workloads import made as workload
 
     import bigbatch
 
@@ -32,7 +32,7 @@ def made(settings, without_dropout=False):
         similarities = tf.matmul(left, right, transpose_b=True)
         return tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(tf.shape(left)[0]), similarities)
 
-    model, x, y = transformer()
+    model, x, y = workload("transformer")
     for layer in model.layers if without_dropout else []:
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0

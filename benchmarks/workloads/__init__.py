@@ -1,0 +1,42 @@
+"""What the benchmarks train, one file each. Imported after TensorFlow's environment is set.
+
+A workload has `SIZE`, the samples of a micro-batch; `make()`, a model; `data(number)`, as many samples; `loss()`; and
+for loops in raw TensorFlow `loss_sum(x, y, outputs)` and `count(x, y)`, whose quotient is that loss. All of them work
+with the Keras of TensorFlow 2.15, too, for the rival who stayed there.
+"""
+
+import importlib
+
+import numpy as np
+from tensorflow import keras
+
+NAMES = ("cnn", "text", "mlp", "recommender", "mobilenet")
+BATCH_SIZE, MICRO_BATCH_SIZE = 256, 16
+
+
+def load(name):
+    """The module of a workload."""
+    return importlib.import_module(f"workloads.{name}")
+
+
+def made(name, number=BATCH_SIZE):
+    """A model and a batch for it."""
+    keras.utils.set_random_seed(0)
+    workload = load(name)
+    return workload.make(), *workload.data(number)
+
+
+def compiled(model, **arguments):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss=loss, **arguments)
+    return model
+
+
+def initialised(model):
+    """The same weights in every version of Keras."""
+    rng = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        if len(variable.shape) > 1:
+            scale = np.prod(variable.shape[:-1]) ** -0.5
+            variable.assign(rng.normal(size=tuple(variable.shape)).astype("float32") * scale)
+    return model
