@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 NUMBERS, ALONE = (1, 4, 16, 64, 256), 16
 SLOW = {"mlp": 64, "mobilenet": 64}  # whose 256 micro-batches would take an hour
 QUICK = {"workloads": ("cnn",), "numbers": (1, 4), "alone": 4, "rounds": 3}
-MOST_SECONDS = 40  # of all rounds of one number, but for the first two
+MOST_SECONDS = 25  # of all rounds of one number, but for the first two
 
 
 def names_of(contenders, number):
@@ -112,30 +112,31 @@ def call(python, function, *arguments, module="compare"):
     return json.loads(done.stdout.split("RESULT", 1)[1])
 
 
-def compare(workloads, numbers, alone_number, rounds, rival):
+def compare(result, *, workloads, numbers, alone, rounds, rival):
+    """Adds what is found of each workload to the result, and yields when one is done."""
     import contenders
 
     groups = [(sys.executable, contenders.OURS)] + ([(rival, contenders.RIVAL)] if rival else [])
-    result = {"times": {}, "alone": {}}
     with tempfile.TemporaryDirectory() as folder:
         for workload in workloads:
             for number in (each for each in numbers if each <= SLOW.get(workload, each)):
                 key = f"{workload}/{number}"
-                for python, group in groups if number == alone_number else groups[:1]:
+                result["times"][key] = []
+                for python, group in groups if number == alone else groups[:1]:
                     print(key, "in", python, flush=True)
                     found = call(python, "timed", workload, number, names_of(group, number), rounds)
-                    result["times"].setdefault(key, []).append(found)
+                    result["times"][key].append(found)
             rows = result["alone"][workload] = {}
             for python, group in groups:
-                for name in names_of(group, alone_number):
+                for name in names_of(group, alone):
                     place = name if python == sys.executable else name.replace("limit", "rival_limit")
                     print(workload, place, flush=True)
-                    rows[place] = call(python, "alone", workload, alone_number, name, f"{folder}/{place}.npz")
+                    rows[place] = call(python, "alone", workload, alone, name, f"{folder}/{place}.npz")
             for place, row in rows.items():
                 if "raises" not in row:
                     row["error"] = error(f"{folder}/{place}.npz", f"{folder}/plain_keras.npz")
             rows["floor"] = call(sys.executable, "alone", workload, 1, "limit", f"{folder}/floor.npz")
-    return result
+            yield
 
 
 def rival_of(python):
@@ -159,18 +160,21 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rival", type=rival_of)
     parser.add_argument("--workloads", nargs="*")
+    parser.add_argument("--numbers", nargs="*", type=int)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     from workloads import NAMES
 
-    if arguments.quick:
-        result = compare(QUICK["workloads"], QUICK["numbers"], QUICK["alone"], QUICK["rounds"], arguments.rival)
-    else:
-        result = compare(arguments.workloads or NAMES, NUMBERS, ALONE, 15, arguments.rival)
+    settings = {"workloads": arguments.workloads or NAMES, "numbers": arguments.numbers or NUMBERS, "alone": ALONE}
+    settings = QUICK if arguments.quick else settings | {"rounds": 15}
+    result = {"times": {}, "alone": {}}
+    if arguments.output and arguments.output.exists() and arguments.workloads:
+        result = json.loads(arguments.output.read_text())  # the others stay
     result["facts"] = facts(arguments.rival)
-    if arguments.output:
-        arguments.output.parent.mkdir(exist_ok=True)
-        arguments.output.write_text(json.dumps(result, indent=1))
+    for _ in compare(result, **settings, rival=arguments.rival):
+        if arguments.output:
+            arguments.output.parent.mkdir(exist_ok=True)
+            arguments.output.write_text(json.dumps(result, indent=1))
     from report import comparison
 
     print(comparison(result))

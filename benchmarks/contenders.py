@@ -12,16 +12,25 @@ from workloads import initialised
 
 
 def limit(workload, number, optimizer):
-    """The bare loop: forward and backward per micro-batch, one application of the optimizer, and nothing else."""
+    """The bare loop: forward and backward per micro-batch, one application of the optimizer, and nothing else.
+
+    Dense gradients are added up in the variables of a loop. Rows of an embedding are added to a buffer in place.
+    """
     model, size = workload.make(), workload.SIZE
     variables = model.trainable_variables
     optimizer.build(variables)
+    embeddings = [layer.trainable_variables[0] for layer in model.layers if isinstance(layer, keras.layers.Embedding)]
+    tables = {id(variable): tf.Variable(tf.zeros(variable.shape), trainable=False) for variable in embeddings}
+    others = [variable for variable in variables if id(variable) not in tables]
 
     @tf.function(autograph=False)
     def gradients(x, y):
         with tf.GradientTape() as tape:
             total = workload.loss_sum(x, y, model(x, training=True))
-        return [_dense(gradient) for gradient in tape.gradient(total, variables)]
+        found = tape.gradient(total, [*embeddings, *others])
+        for variable, rows in zip(embeddings, found):
+            tables[id(variable)].scatter_add(rows)
+        return found[len(embeddings) :]
 
     @tf.function(autograph=False)
     def update(iterator):
@@ -37,8 +46,12 @@ def limit(workload, number, optimizer):
         with tf.control_dependencies(first):
             index = tf.constant(1) + 0
         sums = tf.while_loop(lambda index, _: index < number, body, (index, first), parallel_iterations=1)[1]
+        with tf.control_dependencies(sums):
+            totals = [tf.identity(table) for table in tables.values()] + sums
         count = workload.count(x, y)
-        optimizer.apply_gradients(zip([total / count for total in sums], variables))
+        optimizer.apply_gradients(zip([total / count for total in totals], [*embeddings, *others]))
+        for table in tables.values():
+            table.assign(tf.zeros(table.shape))
 
     return initialised(model), functools.partial(update, iter(_whole(workload, number)))
 
@@ -76,10 +89,12 @@ def bigbatch_loop(workload, number, optimizer):
             value = loss_fn(y, model(x, training=True))
         accumulator.add(tape.gradient(value, model.trainable_variables), weight=workload.count(x, y))
 
+    apply = tf.function(lambda: accumulator.apply(optimizer))
+
     def update():
         for _ in range(number):
             add(*next(iterator))
-        accumulator.apply(optimizer)
+        apply()
 
     return model, update
 
@@ -171,7 +186,3 @@ def _whole(workload, number):
 def _parts(workload, number):
     data = tf.data.Dataset.from_tensor_slices(workload.data(number * workload.SIZE))
     return data.batch(workload.SIZE, drop_remainder=True).cache().repeat()
-
-
-def _dense(gradient):
-    return tf.convert_to_tensor(gradient)

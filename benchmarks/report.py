@@ -83,23 +83,15 @@ def measured(alone, name):
 
 def growth(result):
     """Seconds per sample over those at 4 micro-batches."""
+    numbers = sorted({int(key.split("/")[1]) for key in result["times"]})
     rows = []
     for workload in result["alone"]:
-        keys = {int(key.split("/")[1]): key for key in result["times"] if key.startswith(f"{workload}/")}
         for name in ("limit", "bigbatch_fit", "bigbatch_windows", "plain_keras", "keras_steps"):
-            seconds = {
-                number: statistics.median(result["times"][key][0][name]["cpu"]) / number
-                for number, key in keys.items()
-                if name in result["times"][key][0]
-            }
-            rows.append(
-                [
-                    workload,
-                    NAMES[name],
-                    *(f"{seconds[number] / seconds[4]:.2f}" if number in seconds else "" for number in keys),
-                ]
-            )
-    return table(["CPU time per sample over that at K=4", "", *(f"K={number}" for number in keys)], rows)
+            found = {number: result["times"].get(f"{workload}/{number}", [{}])[0].get(name) for number in numbers}
+            each = {number: statistics.median(times["cpu"]) / number for number, times in found.items() if times}
+            cells = [f"{each[number] / each[4]:.2f}" if number in each else "" for number in numbers]
+            rows.append([workload, NAMES[name], *cells])
+    return table(["CPU time per sample over that at K=4", "", *(f"K={number}" for number in numbers)], rows)
 
 
 def truth(result):

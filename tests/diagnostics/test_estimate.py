@@ -156,3 +156,45 @@ def test_misuse():
         model = regression()
     with pytest.raises(bigbatch.AccumulationError, match="one replica"):
         bigbatch.noise_scale(model, data(3))
+
+
+def test_updates_that_are_counted_in_samples():
+    model = bigbatch.accumulate(regression(), samples_per_update=40)
+    assert bigbatch.noise_scale(model, data(3)).samples_per_update == 48
+    tailed = data(3).concatenate(data(1, batch_size=1))
+    assert bigbatch.noise_scale(regression(), tailed, micro_batch_size=4).samples_per_update == 16
+
+
+def test_loss_scaling_does_not_overflow():
+    """The factor of a `LossScaleOptimizer` begins at 2**15, and would not fall, for nothing is applied."""
+    found = []
+    for policy in ("float32", "mixed_float16"):
+        keras.config.set_dtype_policy(policy)
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        loud = data(200).map(lambda x, y: (x, 8 * x[:, :1] + y))
+        found.append(bigbatch.noise_scale(model, loud, micro_batch_size=4).value)
+    assert found[1] == pytest.approx(found[0], rel=0.02)
+
+
+def test_sparse_inputs():
+    inputs = keras.Input((4,), sparse=True)
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse")
+    x = tf.sparse.from_dense(np.eye(12, 4, dtype="float32"))
+    sparse = tf.data.Dataset.from_tensor_slices((x, np.arange(12, dtype="float32")[:, None])).batch(6)
+    assert bigbatch.noise_scale(model, sparse, micro_batch_size=2).num_micro_batches == 6
+
+
+def test_confidence_is_a_fraction():
+    for confidence in (95, 0, -0.5):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            bigbatch.noise_scale(regression(), data(3), confidence=confidence)
+
+
+@pytest.mark.parametrize("value", [0.0, math.inf])
+def test_every_estimate_can_be_drawn(value):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    assert estimate(value, 64.0).plot().lines

@@ -42,7 +42,8 @@ def test_grows_as_far_as_the_noise_goes():
     assert feed(schedule, noise=100.0, signal=1.0) == 8  # 80 samples, and 160 are too many
     assert feed(schedule, noise=1000.0, signal=1.0, updates=1000) == 64  # at most
     assert [decision["batches"] for decision in schedule.decisions] == [2, 4, 8, 16, 32, 64]
-    assert schedule(0) == 1  # what the rate is relative to
+    assert schedule(0) == 64  # also after `compile`, which counts updates anew
+    assert schedule.minimum == 1  # what the rate is relative to
 
 
 def test_never_shrinks():
@@ -94,7 +95,6 @@ def test_the_learning_rate_follows():
     schedule = schedules.noise_scale(minimum=1, maximum=4)
     feed(schedule, noise=1000.0, signal=1.0, batch_size=4.0)
     ours = bigbatch.accumulate(linear(0.01), batches_per_update=schedule, learning_rate_rule="linear")
-    ours.optimizer.iterations.assign(1)
     ours.fit(data(number=16), verbose=0)
     theirs = linear(0.04)
     theirs.fit(X[:16], NOISY[:16], batch_size=16, shuffle=False, verbose=0)
@@ -171,3 +171,12 @@ def test_misuse():
         bigbatch.accumulate(
             linear(), batches_per_update=schedules.noise_scale(1, 4), micro_batch_size=2, whole_batch_loss=True
         )
+
+
+def test_what_is_restored_stays_within_the_limits():
+    grown = schedules.noise_scale(minimum=1, maximum=64)
+    assert feed(grown, noise=1000.0, signal=1.0, batch_size=4.0) == 64
+    for minimum, maximum, expected in ((1, 4, 4), (128, 256, 128), (1, 64, 64)):
+        other = schedules.noise_scale(minimum, maximum)
+        other.deserialize(grown.serialize())
+        assert other(1) == expected

@@ -173,3 +173,68 @@ def test_what_is_built_is_traced_once():
     data = tf.data.Dataset.from_tensor_slices((X[:24], Y[:24])).batch(12, drop_remainder=True)
     model.fit(data, verbose=0, epochs=2)
     assert calls == [(4, 6)]
+
+
+class WithHead(keras.layers.Layer):
+    """Has a part that only training builds."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.head = keras.layers.Dense(4), keras.layers.Dense(4)
+
+    def build(self, shape):
+        self.always.build(shape)
+
+    def call(self, inputs, training=None):
+        return self.always(inputs) + self.head(inputs) if training else self.always(inputs)
+
+
+class Thawing(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.model.layers[0].trainable = True
+
+
+class Remembering(keras.optimizers.SGD):
+    """Writes to its slots when it is built."""
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.slow = [self.add_variable_from_reference(each, name="slow") for each in variables]
+            for slow, variable in zip(self.slow, variables):
+                slow.assign(variable)
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate)
+        slow = self.slow[self._get_variable_index(variable)]
+        slow.assign(0.5 * slow + 0.5 * variable)
+        variable.assign(slow)
+
+
+LATE = {
+    "a layer that only training builds": (lambda: [WithHead(), keras.layers.Dense(2)], "adam", True, []),
+    "a layer that a callback thaws": (
+        lambda: [keras.layers.Dense(4), keras.layers.Dense(2)],
+        "adam",
+        False,
+        [Thawing],
+    ),
+    "an optimizer that writes when it is built": (lambda: [keras.layers.Dense(2)], Remembering, True, []),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_an_optimizer_is_not_built_too_early(name):
+    layers, optimizer, trainable, callbacks = LATE[name]
+
+    def build():
+        model = keras.Sequential([keras.Input((6,)), *layers()])
+        model.layers[0].trainable = trainable
+        model.compile(optimizer() if callable(optimizer) else optimizer, "mse")
+        model.evaluate(X, Y, verbose=0)
+        return model
+
+    fit = fit_arrays(X, Y, callbacks=[make() for make in callbacks])
+    ours = train(build, fit, lambda model: bigbatch.accumulate(model, micro_batch_size=4))
+    for mine, theirs in zip(ours.weights, train(build, fit).weights, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9)

@@ -288,3 +288,38 @@ def test_misuse():
     for arguments in ({"decay": 1.0}, {"confidence": 0}):
         with pytest.raises(ValueError, match="between 0 and 1"):
             bigbatch.NoiseScale(**arguments)
+
+
+def test_an_empty_batch_changes_nothing():
+    weights = []
+    for callbacks in ([], [bigbatch.NoiseScale()]):
+        for settings in ({}, {"micro_batch_size": 2}):
+            model = bigbatch.accumulate(build_anew(lambda: dense("mse")), **settings)
+            fit_data(X[:8], Y[:8], sizes=[4, 0, 4], epochs=1)(model, callbacks)
+            weights.append(model.get_weights()[0])
+    assert np.isfinite(weights).all()
+    np.testing.assert_allclose(weights, [weights[0]] * 4, rtol=1e-10)
+
+
+def test_layers_that_are_made_when_a_model_is_built():
+    class Late(keras.Model):
+        def build(self, shape):
+            self.normalised, self.out = layers.BatchNormalization(), layers.Dense(2)
+            self.normalised.build(shape)
+            self.out.build(shape)
+
+        def call(self, inputs, training=False):
+            return self.out(self.normalised(inputs, training=training))
+
+    model = Late()
+    model.compile("sgd", "mse")
+    bigbatch.accumulate(model, micro_batch_size=3, batch_norm="pooled")
+    assert np.isfinite(observed(model, fit_data(X, Y))).all()
+
+
+def test_a_callback_begins_anew_with_another_model():
+    shared, own = bigbatch.NoiseScale(), bigbatch.NoiseScale()
+    for callback in (shared, shared, own):
+        model = bigbatch.accumulate(build_anew(lambda: dense("mse")), micro_batch_size=5)
+        fit_data(X, 5 * X[:, :2])(model, [callback])
+    assert shared.value == pytest.approx(own.value, rel=1e-12)

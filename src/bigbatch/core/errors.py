@@ -29,3 +29,10 @@ def require_positive(name: str, value: Any, *, kinds: str = "a positive integer"
         return
     error = ValueError if type(value) is int else TypeError
     raise error(describe(f"`{name}` must be {kinds}.", f"{name}={value!r}", remedy))
+
+
+def require_fraction(name: str, value: Any) -> None:
+    """Refuses what does not lie between 0 and 1."""
+    if not isinstance(value, (int, float)) or not 0 < value < 1:
+        received = f"{name}={value!r}"
+        raise ValueError(describe(f"`{name}` must lie between 0 and 1.", received, "Leave it out for the default."))

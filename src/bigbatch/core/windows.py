@@ -74,7 +74,9 @@ class Windows:
         """By what the applied learning rate is multiplied, or `None`."""
         if self.learning_rate_rule is None:
             return None
-        return rate_factor(self.learning_rate_rule, self.num_batches(update) / self.num_batches(0))
+        # A schedule that adapts has no update 0 to look back to.
+        first = getattr(self.batches_per_update, "minimum", None) or self.num_batches(0)
+        return rate_factor(self.learning_rate_rule, self.num_batches(update) / first)
 
     def num_updates(self, update: int, num_batches: int, batch_size: int | None) -> int | None:
         """How many updates an epoch of so many batches makes, from a given one on; `None` where nobody knows."""

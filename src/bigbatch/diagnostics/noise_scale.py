@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from bigbatch.core.errors import AccumulationError, describe, require_size
+from bigbatch.core.errors import AccumulationError, describe, require_fraction, require_size
 from bigbatch.core.noise import Smoothed
 from bigbatch.core.windows import Windows
 from bigbatch.diagnostics.estimate import Estimate
@@ -22,6 +22,8 @@ from bigbatch.training.optimizers import optimizers_of
 from bigbatch.training.overriding import overridden
 from bigbatch.training.update import Update, traced
 from bigbatch.training.watching import require_noise
+
+_FACTOR = 256.0  # on a loss in float16: gradients of 1e-9 to 256 can be told
 
 
 def noise_scale(
@@ -45,29 +47,29 @@ def noise_scale(
     """
     require_compiled(model)
     require_size("micro_batch_size", micro_batch_size, off="run batches in halves")
-    accumulation = vars(model).get("_accumulation")
-    couples = accumulation is not None and accumulation.has_whole_batch_loss
-    require_noise(model, micro_batch_size, Windows(), couples)
+    require_fraction("confidence", confidence)
     _require_one_replica(model)
     given = iter(dataset)
     first = next(given, None)
     _require_samples(first is not None, "no batch")
-    build(model, tf.nest.map_structure(lambda leaf: None if leaf is None else np.asarray(leaf), first))
+    build(model, first)
+    accumulation = vars(model).get("_accumulation")
+    require_noise(model, micro_batch_size, Windows(), accumulation is not None and accumulation.has_whole_batch_loss)
     figures, smoothed = Figures(model), Smoothed(decay=1.0)
     step = traced(model, Update(model, micro_batch_size, True, watch=Watch(figures, True)).on_batch)
     sizes = []
     with _kept_as_it_is(model):
         for batch in chain([first], given):
-            step(tf.nest.map_structure(lambda leaf: None if leaf is None else tf.convert_to_tensor(leaf), batch))
+            step(tf.nest.map_structure(_tensor, batch))
             sizes.append(int(batches.num_samples(batch)))
             smoothed.add(*figures.read_noise())
     _require_samples(smoothed.num_updates > 0, f"batches of at most {max(sizes)} samples")
-    joined = 1 if accumulation is None else accumulation.settings()[1] or 1
+    batch_size = statistics.median(sizes)  # a tail is smaller
     return Estimate(
         value=smoothed.value,
         interval=smoothed.interval(confidence),
         confidence=confidence,
-        samples_per_update=sum(sizes) / len(sizes) * joined,
+        samples_per_update=batch_size if accumulation is None else accumulation.samples_per_update(batch_size),
         num_samples=sum(sizes),
         num_micro_batches=round(figures.read()[2].micro_batches),
     )
@@ -79,11 +81,18 @@ def _kept_as_it_is(model: keras.Model) -> Iterator[None]:
     kept = snapshot.Snapshot(replicas.copies(snapshot.run_through(model)), [])
     with ExitStack() as stack:
         for optimizer in optimizers_of(model):
-            stack.enter_context(overridden(optimizer, apply=lambda *args, **kwargs: None))
+            methods: dict[str, Any] = {"apply": lambda *args, **kwargs: None}
+            if hasattr(optimizer, "inner_optimizer"):  # whose factor would not fall, for nothing is applied
+                methods["scale_loss"] = lambda loss: loss * _FACTOR
+            stack.enter_context(overridden(optimizer, **methods))
         try:
             yield
         finally:
             kept.restore(with_large=False)
+
+
+def _tensor(leaf: Any) -> Any:
+    return leaf if leaf is None or tf.is_tensor(leaf) else tf.constant(leaf)
 
 
 def _require_samples(holds: bool, received: str) -> None:

@@ -51,11 +51,12 @@ def plot_equivalence(report: Equivalence, ax: Any = None) -> Any:
 def plot_estimate(estimate: Estimate, ax: Any = None) -> Any:
     """What a given progress takes, in updates and in samples, relative to the least of each, by the size of updates."""
     ax = ax or _axes()
-    ends = sorted((estimate.value, estimate.samples_per_update))
+    value = min(max(estimate.value, 0.01), 1e9)  # a log scale has no place for nothing, nor for infinity
+    ends = sorted((value, estimate.samples_per_update))
     sizes = [ends[0] / 16 * (256 * ends[1] / ends[0]) ** (step / 64) for step in range(65)]
-    needed = [estimate.updates_needed(size) for size in sizes]
+    needed = [1 + value / size for size in sizes]
     ax.plot(sizes, needed, label="updates")
-    ax.plot(sizes, [each * size / estimate.value for each, size in zip(needed, sizes)], label="samples")
+    ax.plot(sizes, [each * size / value for each, size in zip(needed, sizes)], label="samples")
     low, high = estimate.interval
     ax.axvspan(max(low, sizes[0]), min(high, sizes[-1]), color="C2", alpha=0.2, label="noise scale")
     ax.axvline(estimate.samples_per_update, color="C7", linestyle="--", label="updates as they are")

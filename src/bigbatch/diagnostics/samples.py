@@ -51,7 +51,9 @@ def _require(holds: bool, expected: str, received: str) -> None:
 
 def build(model: keras.Model, batch: Any) -> None:
     """Builds what Keras would build at the first update (layers, optimizers, losses, metrics), and changes nothing."""
-    one = tf.nest.map_structure(lambda leaf: None if leaf is None else tf.constant(leaf[:1]), batch)
+    one = tf.nest.map_structure(
+        lambda leaf: leaf if leaf is None or tf.is_tensor(leaf) else tf.constant(leaf), batches.take(batch, 0, 1)
+    )
     with replicas.scope_of(model):
         keras_private.build(model, data_batch=one)
         for optimizer in optimizers_of(model) if replicas.number() > 1 else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,11 @@ class Accumulation:
         assert self._traced is not None
         number, samples = self._windows.limit(self._num_updates())
         return self._traced[0], number if samples is None else None
+
+    def samples_per_update(self, batch_size: float) -> float:
+        """Those of the next update, of batches of so many."""
+        number, samples = self._windows.limit(self._num_updates())
+        return batch_size * (number if samples is None else math.ceil(samples / batch_size))
 
     @property
     def has_whole_batch_loss(self) -> bool:
@@ -113,6 +119,7 @@ class Accumulation:
         drivers(NOBODY)  # now, for Keras leaves a function of its own on the model
 
         def train_function(iterator: Any) -> Any:
+            optimizers.build(model)  # now, for a callback may have frozen layers at the begin of `fit`
             watch = self.watching.wanted()
             on_window, on_batches = drivers(watch)
             if watch.has_noise:  # that of every update is looked at, and Keras' own driver may make several at a time
@@ -185,7 +192,6 @@ class Accumulation:
                 with replicas.scope_of(self._model):
                     data_batch, iterator = replicas.of_first(next(next(iter(iterator))[2])), None
         keras_private.build(self._model, iterator=iterator, data_batch=data_batch)
-        optimizers.build(self._model)
 
     def _num_updates(self) -> int:
         found = optimizers.optimizers_of(self._model)

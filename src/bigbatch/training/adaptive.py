@@ -32,7 +32,12 @@ class Adaptive(tf.train.experimental.PythonState):
         self.decisions: list[dict[str, Any]] = []
 
     def __call__(self, update: int) -> int:
-        return self._settings["minimum"] if update == 0 else self._batches
+        return self._batches
+
+    @property
+    def minimum(self) -> int:
+        """What the learning rate is relative to."""
+        return self._settings["minimum"]
 
     @property
     def value(self) -> float:
@@ -87,7 +92,8 @@ class Adaptive(tf.train.experimental.PythonState):
         self._restore(json.loads(string_value))
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self._batches, self._batch_size = state["batches"], state["batch_size"]
+        self._batches = min(max(state["batches"], self.minimum), self._settings["maximum"])
+        self._batch_size = state["batch_size"]
         self._num_updates, self.decisions = state["num_updates"], list(state["decisions"])
         self._smoothed.sums = list(state["sums"])
 

@@ -37,16 +37,24 @@ class MicroBatches:
         size: samples in a whole micro-batch; `None`: the batch is the only micro-batch.
         of_update: the samples of the update; `None`: unknown.
         part: where to begin, and how many samples to take; `None`: all.
+        may_be_empty: whether there may be no sample.
     """
 
-    def __init__(self, batch: Any, size: int | None, of_update: Any, part: tuple[Any, Any] | None = None) -> None:
+    def __init__(
+        self,
+        batch: Any,
+        size: int | None,
+        of_update: Any,
+        part: tuple[Any, Any] | None = None,
+        may_be_empty: bool = False,
+    ) -> None:
         self._batch = batch
         self._size = size
         self._of_update = of_update
         start_and_number: tuple[Any, Any] = (0, batches.num_samples(batch)) if part is None else part
         self._start, self.num_samples = start_and_number
         self._is_all = part is None
-        self.may_be_empty = replicas.number() > 1 or part is not None
+        self.may_be_empty = replicas.number() > 1 or may_be_empty
         self._head = self.num_samples if size is None else _smaller(self.num_samples, head_size(self.num_samples, size))
         self.number = 1 if size is None else (self.num_samples - self._head) // size + 1
 
@@ -62,8 +70,11 @@ class MicroBatches:
         if isinstance(self.number, int) and self.number > 1:
             return [self]
         first = -(-self.num_samples // 2)
-        parts = (self._start, first), (self._start + first, self.num_samples - first)
-        return [MicroBatches(self._batch, self._size, self._of_update, part) for part in parts]
+        second = self._start + first, self.num_samples - first
+        return [
+            MicroBatches(self._batch, self._size, self._of_update, (self._start, first)),
+            MicroBatches(self._batch, self._size, self._of_update, second, may_be_empty=True),
+        ]
 
     def seen(self) -> list[Any]:
         """How many samples and micro-batches there are."""

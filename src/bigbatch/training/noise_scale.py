@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from bigbatch.core.errors import describe
+from bigbatch.core.errors import require_fraction
 from bigbatch.core.noise import Smoothed
 from bigbatch.training.monitor import accumulation_of, put
 
@@ -36,11 +36,11 @@ class NoiseScale(keras.callbacks.Callback):
 
     def __init__(self, *, decay: float = 0.98, confidence: float = 0.95) -> None:
         super().__init__()
-        for name, number in (("decay", decay), ("confidence", confidence)):
-            if not 0 < number < 1:
-                remedy = "Leave it out for the default."
-                raise ValueError(describe(f"`{name}` must lie between 0 and 1.", f"{name}={number!r}", remedy))
+        require_fraction("decay", decay)
+        require_fraction("confidence", confidence)
         self._confidence = confidence
+        self._decay = decay
+        self._of: Any = None  # whose noise it is
         self._smoothed = Smoothed(decay)
 
     @property
@@ -54,6 +54,8 @@ class NoiseScale(keras.callbacks.Callback):
         return self._smoothed.interval(self._confidence)
 
     def on_train_begin(self, logs: Any = None) -> None:
+        if self._of is not self.model:
+            self._of, self._smoothed = self.model, Smoothed(self._decay)
         accumulation_of(self.model, "NoiseScale").observe_noise(self._observe)
 
     def on_train_end(self, logs: Any = None) -> None:

@@ -94,12 +94,19 @@ def require_scope(model: keras.Model) -> None:
 
 def build(model: keras.Model) -> None:
     """Builds the optimizer for what Keras' own `train_step` hands it: what is built in a trace has it traced twice."""
-    optimizer, is_of_keras = model.optimizer, type(model).train_step is keras.Model.train_step
-    if model.run_eagerly or not model.built or not is_of_keras or optimizer is None or optimizer.built:
+    optimizer = model.optimizer
+    if (
+        optimizer is None
+        or optimizer.built
+        or model.run_eagerly
+        or type(model).train_step is not keras.Model.train_step
+    ):
         return
-    if not any(hasattr(optimizer, name) for name in ("inner_optimizer", "optimizers")):
+    # Not one of the user's, nor one that holds others: nobody knows what those do when they are built.
+    is_plain = type(optimizer).__module__.startswith("keras.") and not hasattr(optimizer, "inner_optimizer")
+    if is_plain and all(layer.built for layer in keras_private.flatten_layers(model)):
         # What an optimizer assigns while a trace builds it is lost (`ScheduleFreeAdamW`), and we equal plain Keras.
-        with overridden(optimizer, assign=lambda *args: None):
+        with overridden(optimizer, assign=lambda *args, **kwargs: None):
             optimizer.build(model.trainable_variables)
 
 

@@ -48,8 +48,6 @@ class Update:
         self._pool = pool
         self._applying = applying
         self._watch = watch
-        # Noise takes two micro-batches to be seen. Halves of a batch must not be normalised apart.
-        self._halves = watch.has_noise and not batch_norm.layers_in_training(model)
         # Both by whether the samples of the update are known to its micro-batches. Traces are cached, and so are these.
         self._outlines: dict[bool, Outline] = {}
         self._needs_totals: dict[bool, bool] = {}
@@ -127,8 +125,12 @@ class Update:
         return MicroBatches(batch, self._size, num_samples)
 
     def _add_batch(self, micro_batches: MicroBatches, totals: tuple[Any, ...], sums: Sums | None = None) -> Sums:
-        """One more batch; the first one in halves, if noise is watched, for it may be the only one."""
-        for part in micro_batches.halves() if self._halves and sums is None else [micro_batches]:
+        """One more batch; the first one in halves if noise is watched, for it may be the only one, and it takes two.
+
+        Halves of a batch must not be normalised apart.
+        """
+        in_halves = self._watch.has_noise and sums is None and not batch_norm.layers_in_training(self._model)
+        for part in micro_batches.halves() if in_halves else [micro_batches]:
             sums = self._add(part, totals, sums)
         assert sums is not None
         return sums
