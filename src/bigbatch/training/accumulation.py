@@ -119,7 +119,8 @@ class Accumulation:
         drivers(NOBODY)  # now, for Keras leaves a function of its own on the model
 
         def train_function(iterator: Any) -> Any:
-            optimizers.build(model)  # now, for a callback may have frozen layers at the begin of `fit`
+            if micro_batch_size != "auto":  # which is careful with memory, and makes all of it in an attempt
+                optimizers.build(model)  # not before, for a callback may freeze layers at the begin of `fit`
             watch = self.watching.wanted()
             on_window, on_batches = drivers(watch)
             if watch.has_noise:  # that of every update is looked at, and Keras' own driver may make several at a time
