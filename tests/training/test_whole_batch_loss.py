@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from coupled import CASES, LEFT, TARGETS, pairs
+from mirrored import strategy, train_on
 from oracle import SIZES, assert_same, distance, fit_arrays, train, update_size
+from ragged import dataset, fit, joined
 from test_losses import CASES as LOSSES
-from test_replicas import strategy, train_on
-from test_windows import dataset, fit, joined
 
 import bigbatch
 

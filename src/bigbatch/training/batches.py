@@ -33,6 +33,12 @@ def num_samples(batch: Any) -> Any:
         return size if static else tf.identity(size)
 
 
+def static_num_samples(batch: Any) -> int | None:
+    """The size of a batch, if the shapes of all its tensors tell it, and tell the same."""
+    sizes = {_static_size(leaf) for leaf in tf.nest.flatten(batch) if leaf is not None}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
 def without_optionals(batch: Any) -> Any:
     """Keras puts an empty `Optional` where a generator yields `None`; in what tells of batches, too."""
     optional = (tf.experimental.Optional, tf.OptionalSpec)

@@ -113,3 +113,7 @@ class _ProgressBar(keras.callbacks.ProgbarLogger):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.target = self._epochs[0].num_batches
         super().on_epoch_begin(epoch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.target = None  # Keras takes what it has seen: windows may have grown since the epoch began
+        super().on_epoch_end(epoch, logs)

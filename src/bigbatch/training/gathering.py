@@ -48,6 +48,11 @@ class Mine:
         with replicas.together():
             return replicas.all_reduce(parts)
 
+    def any(self, flags: list[bool]) -> list[bool]:
+        """Of each, whether it is true on some replica. Context: eager."""
+        [numbers] = self.added_up([tf.constant([float(flag) for flag in flags], tf.float64)])
+        return [number > 0 for number in numbers.numpy()]
+
     def _among_zeros(self, part: Any) -> Any:
         behind = self.total - self._start - self._size
         return tf.pad(part, [[self._start, behind], *[[0, 0]] * (part.shape.rank - 1)])

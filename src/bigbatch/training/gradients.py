@@ -25,6 +25,20 @@ def sum_dtype(dtype: Any) -> Any:
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
 
 
+def are_summed(found: list[Any]) -> list[bool]:
+    """Of which variables sums are kept. A trace decides once; eagerly, the next micro-batch may have others."""
+    return [tf.executing_eagerly() or gradient is not None for gradient in found]
+
+
+def summed(found: list[Any], variables: list[Any]) -> list[Any]:
+    """The gradients of those: zeros, where this micro-batch has none."""
+    return [
+        tf.zeros(variable.shape, variable.dtype) if gradient is None else gradient
+        for gradient, variable, is_summed in zip(found, variables, are_summed(found))
+        if is_summed
+    ]
+
+
 def start(gradient: Any, weight: Any, variable: Any) -> Any:
     """The sum after the first micro-batch."""
     if getattr(variable, "overwrite_with_gradient", False):

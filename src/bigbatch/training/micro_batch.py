@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.core.weighted import Moments
-from bigbatch.training import batch_norm, keras_private, losses, metrics, optimizers, replicas
+from bigbatch.training import batch_norm, gradients, keras_private, losses, metrics, optimizers, replicas
 
 
 class Contribution(NamedTuple):
@@ -19,11 +19,16 @@ class Contribution(NamedTuple):
 
     weight: Any  # the count that its loss divided by; None: its samples
     counts: list[Any]  # the denominators of its counted loss terms
-    gradients: list[list[Any]]  # per application, per variable that has one
+    gradients: list[list[Any]]  # per application, per variable that may have one
+    having: list[list[Any]]  # eagerly, the same: 1.0 for a variable that has one here, else 0.0
     numbers: list[Any]  # for each tracked `Mean`
     sample_weights: list[Any]  # for each tracked `Mean` that is weighted by a tensor
     moments: list[Moments]  # for each call of a batch-norm layer
     logs: list[Any]  # logged tensors that no metric holds
+
+    def weight_of(self, samples: Any) -> Any:
+        """What it weighs in the update, given what its samples would."""
+        return samples if self.weight is None else self.weight
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,13 @@ class Outline:
     needs_totals: bool
     adds: bool
     counts: bool  # whether a micro-batch weighs another count than its samples
+
+    def with_gradient(self) -> list[list[Any]]:
+        """For each application, the variables that have one."""
+        return [
+            [variable for variable, has_gradient in zip(variables, present) if has_gradient]
+            for _, variables, present in self.applications
+        ]
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,7 @@ def run(
     loose: list[Any] = []
     weight = terms.weight()
     outline = Outline(
-        applications=[(a.optimizer, a.variables, [g is not None for g in a.gradients]) for a in applications],
+        applications=[(a.optimizer, a.variables, gradients.are_summed(a.gradients)) for a in applications],
         tracked=[(t.metric, Weighted if tf.is_tensor(t.sample_weight) else t.sample_weight) for t in held],
         norms=[observation.call for observation in observations],
         logs=keras.tree.map_structure(lambda log: _origin(log, results, loose), logs),
@@ -89,12 +101,33 @@ def run(
     return outline, Contribution(
         weight=weight,
         counts=terms.counts,
-        gradients=[[g for g in a.gradients if g is not None] for a in applications],
+        gradients=[gradients.summed(a.gradients, a.variables) for a in applications],
+        having=[_having(a) for a in applications] if tf.executing_eagerly() else [],
         numbers=[t.value for t in held],
         sample_weights=[t.sample_weight for t in held if tf.is_tensor(t.sample_weight)],
         moments=[observation.moments for observation in observations],
         logs=loose,
     )
+
+
+def _having(application: optimizers.Application) -> list[Any]:
+    return [tf.constant(float(gradient is not None), tf.float64) for gradient in application.gradients]
+
+
+def require_same_gradients(one: Outline, other: Outline) -> None:
+    """Refuses traces of one update whose sums would not be of the same variables."""
+    for (_, variables, present), (_, others, others_present) in zip(one.applications, other.applications):
+        if [id(each) for each in variables] != [id(each) for each in others]:  # some have been frozen since
+            continue
+        lost = [each.path for each, *has in zip(variables, present, others_present) if has[0] != has[1]]
+        if lost:
+            raise AccumulationError(
+                describe(
+                    "Every micro-batch must have gradients for the same variables where it is traced.",
+                    f"no gradient for {', '.join(lost[:3])} in some sizes of micro-batches",
+                    "Compile the model with `run_eagerly=True`, or let it decide by tensors, not by shapes.",
+                )
+            )
 
 
 def python_function(train_step: Any) -> Any:

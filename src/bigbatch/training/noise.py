@@ -15,14 +15,12 @@ if TYPE_CHECKING:
 
 def squares(contribution: Contribution, samples: Any, outline: Outline) -> list[Any]:
     """Of each application: `weight * |gradient|^2`, where a mean weighs what it divided by, and a sum its samples."""
-    weight = samples if contribution.weight is None else contribution.weight
-    weight = tf.cast(samples if outline.adds else weight, tf.float64)
-    found = []
-    for of_optimizer, (_, variables, present) in zip(contribution.gradients, outline.applications):
-        having = [variable for variable, has_gradient in zip(variables, present) if has_gradient]
-        total = tf.add_n([gradients.squared_norm(*pair) for pair in zip(of_optimizer, having)])
-        found.append(total / weight if outline.adds else total * weight)
-    return found
+    weight = tf.cast(samples if outline.adds else contribution.weight_of(samples), tf.float64)
+    totals = [
+        tf.add_n([gradients.squared_norm(*pair) for pair in zip(of_optimizer, variables)])
+        for of_optimizer, variables in zip(contribution.gradients, outline.with_gradient())
+    ]
+    return [total / weight if outline.adds else total * weight for total in totals]
 
 
 def sum_of_squares(sums: Sums, outline: Outline) -> Any:

@@ -17,6 +17,7 @@ class Sums(NamedTuple):
 
     weight: Any
     gradients: list[list[Any]]
+    having: list[list[Any]]  # eagerly, how many micro-batches had a gradient of each
     numbers: list[WeightedSum]
     sample_weights: list[Any]
     moments: list[Moments]
@@ -31,16 +32,14 @@ class Sums(NamedTuple):
 
 def start(contribution: Contribution, samples: Any, outline: Outline, seen: list[Any], has_noise: bool) -> Sums:
     """The sums after the first micro-batch; `samples` is its weight if its loss divides by samples."""
-    weight = samples if contribution.weight is None else contribution.weight
+    weight = contribution.weight_of(samples)
     return Sums(
         weight=float64(weight),
         gradients=[
-            [
-                gradients.start(gradient, weight, variable)
-                for gradient, variable in zip(of_optimizer, _with_gradient(variables, present))
-            ]
-            for of_optimizer, (_, variables, present) in zip(contribution.gradients, outline.applications)
+            [gradients.start(gradient, weight, variable) for gradient, variable in zip(of_optimizer, variables)]
+            for of_optimizer, variables in zip(contribution.gradients, outline.with_gradient())
         ],
+        having=contribution.having,
         numbers=[_weighted(number, weight) for number in contribution.numbers],
         sample_weights=contribution.sample_weights,
         moments=contribution.moments,
@@ -52,13 +51,14 @@ def start(contribution: Contribution, samples: Any, outline: Outline, seen: list
 
 def merge(sums: Sums, contribution: Contribution, samples: Any, outline: Outline) -> Sums:
     """The sums after one more micro-batch; the old ones must not be used any more."""
-    weight = samples if contribution.weight is None else contribution.weight
+    weight = contribution.weight_of(samples)
     return Sums(
         weight=sums.weight + float64(weight),
         gradients=[
             [gradients.add(total, gradient, weight) for total, gradient in zip(totals, of_optimizer)]
             for totals, of_optimizer in zip(sums.gradients, contribution.gradients)
         ],
+        having=[[a + b for a, b in zip(*pair)] for pair in zip(sums.having, contribution.having)],
         numbers=[a.merge(_weighted(b, weight)) for a, b in zip(sums.numbers, contribution.numbers)],
         sample_weights=[a + b for a, b in zip(sums.sample_weights, contribution.sample_weights)],
         moments=[a.merge(b) for a, b in zip(sums.moments, contribution.moments)],
@@ -91,12 +91,14 @@ def added_up(sums: Sums) -> Sums:
 def means(outline: Outline, sums: Sums) -> Iterator[tuple[Any, list[Any], list[Any]]]:
     """What each optimizer is handed, and for which variables."""
     weight = 1.0 if outline.adds else sums.weight
-    for (optimizer, variables, present), totals in zip(outline.applications, sums.gradients):
-        remaining = iter(totals)
+    for place, (optimizer, variables, present) in enumerate(outline.applications):
+        remaining = iter(sums.gradients[place])
         handed = [
             gradients.mean(next(remaining), weight, variable) if has_gradient else None
             for variable, has_gradient in zip(variables, present)
         ]
+        if sums.having:
+            handed = [mean if bool(number) else None for mean, number in zip(handed, sums.having[place])]
         yield optimizer, variables, handed
 
 
@@ -121,10 +123,6 @@ def float64(value: Any) -> Any:
 
 def _weighted(value: Any, weight: Any) -> WeightedSum:
     return WeightedSum.of(float64(value), float64(weight))
-
-
-def _with_gradient(variables: list[Any], present: list[bool]) -> list[Any]:
-    return [variable for variable, has_gradient in zip(variables, present) if has_gradient]
 
 
 def moments_as_sums(moments: Moments) -> Any:

@@ -68,7 +68,8 @@ class TwoPasses:
         self._num_draws = [0] * len(self._generators)
         self._structure: Any = None
         self._norms: list[batch_norm.Call] = []
-        self._present: list[bool] = []
+        self._present = [False] * len(self._variables)  # whether there is a gradient, in any micro-batch
+        self._summed: list[bool] = []
         self._adds_loss = False
         self._first: Any = self._run_first
         self._second: Any = self._run_second
@@ -152,7 +153,7 @@ class TwoPasses:
             return self._second(batch, of_outputs, of_loss * part.share, seeds, index)
 
         first = run(parts.head(), tf.constant(0))
-        having = [variable for variable, present in zip(self._variables, self._present) if present]
+        having = [variable for variable, is_summed in zip(self._variables, self._summed) if is_summed]
         sums = [gradients.start(each, 1.0, variable) for each, variable in zip(first, having)]
 
         def turn(part: MicroBatch, state: Any) -> Any:
@@ -161,9 +162,12 @@ class TwoPasses:
             return index + 1, [gradients.add(total, each, 1.0) for total, each in zip(sums, more)]
 
         _, sums = parts.loop(turn, (tf.constant(1), sums))
-        sums = sums if self._mine is None else self._mine.added_up(sums)
-        remaining = iter(tf.cast(total, variable.dtype) for total, variable in zip(sums, having))
-        return [next(remaining) if present else None for present in self._present]
+        present = self._present
+        if self._mine is not None:
+            sums = self._mine.added_up(sums)
+            present = self._mine.any(present) if tf.executing_eagerly() else present
+        means = {id(variable): tf.cast(total, variable.dtype) for total, variable in zip(sums, having)}
+        return [means[id(each)] if is_present else None for each, is_present in zip(self._variables, present)]
 
     def _run_first(self, batch: Any) -> _Seen:
         """One micro-batch forward. Notes, once per trace, how often it draws."""
@@ -194,8 +198,9 @@ class TwoPasses:
             targets = [*outputs, *_present(logits), _total(scope.losses)]
         upstream = [*of_outputs, of_loss]
         found = tape.gradient(targets, [each.value for each in self._variables], output_gradients=upstream)
-        self._present = [gradient is not None for gradient in found]
-        return _present(found)
+        self._present = [old or new is not None for old, new in zip(self._present, found)]
+        self._summed = gradients.are_summed(found)
+        return gradients.summed(found, self._variables)
 
     def _call(self, batch: Any) -> Any:
         samples = iter(batch)

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from bigbatch.training import batch_norm, batches, finishing, keras_private, optimizers, replicas, stream
 from bigbatch.training.figures import NOBODY, Watch
-from bigbatch.training.micro_batch import Contribution, Outline, run
+from bigbatch.training.micro_batch import Contribution, Outline, require_same_gradients, run
 from bigbatch.training.micro_batches import MicroBatch, MicroBatches
 from bigbatch.training.sums import Sums, added_up, merge, start, tensors, total
 from bigbatch.training.survey import is_built, survey
@@ -122,7 +122,14 @@ class Update:
         return replicas.each(total, held.fold(lambda *state: replicas.each(count, *state)))
 
     def _split(self, batch: Any, num_samples: Any = None) -> MicroBatches:
-        return MicroBatches(batch, self._size, num_samples)
+        return MicroBatches(batch, self._size or self._static_size(batch), num_samples)
+
+    def _static_size(self, batch: Any) -> int | None:
+        """The samples of every batch of a trace, if it knows them: each weighs 1 then, and no gradient is scaled."""
+        # Replicas may have batches of different sizes, and noise is counted in samples where batches are not split.
+        if tf.executing_eagerly() or replicas.number() > 1 or self._watch.has_noise:
+            return None
+        return batches.static_num_samples(batch) or None
 
     def _add_batch(self, micro_batches: MicroBatches, totals: tuple[Any, ...], sums: Sums | None = None) -> Sums:
         """One more batch; the first one in halves if noise is watched, for it may be the only one, and it takes two.
@@ -193,7 +200,10 @@ class Update:
 
     def _run_micro_batch(self, data: Any, share: Any, totals: tuple[Any, ...]) -> Contribution:
         outline, contribution = run(self._model, data, share=share, totals=totals, pool=self._pool)
-        self._outlines[share is not None] = outline
+        known = share is not None
+        if known in self._outlines and not tf.executing_eagerly():
+            require_same_gradients(self._outlines[known], outline)
+        self._outlines[known] = outline
         return contribution
 
     def _count_micro_batch(self, data: Any, share: Any) -> tuple[Any, ...]:
