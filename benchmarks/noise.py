@@ -6,14 +6,15 @@ Linear regression with normal features: the estimates of updates of 64 samples i
 updates. Then the time of an update with `NoiseScale` over that without, in turns, and the peak memory.
 """
 
+import functools
 import os
 import statistics
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
-from apart import run_apart
+from apart import call
+from measuring import in_turns, peak, ratio
 
 VARIANCES, OFFSET, ERROR = np.array([1.0, 0.5, 2.0, 0.1]), np.array([0.5, -1.0, 0.3, 2.0]), 1.5
 UPDATES, RUN, ROUNDS = 20_000, 50, 15
@@ -72,7 +73,7 @@ def bias_and_coverage():
 
 
 def made(workload, watched):
-    """A training function and its data."""
+    """A function that makes an update."""
     import tensorflow as tf
     from workloads import MICRO_BATCH_SIZE, compiled
     from workloads import made as workload_made
@@ -83,36 +84,18 @@ def made(workload, watched):
     bigbatch.accumulate(compiled(model), micro_batch_size=MICRO_BATCH_SIZE)
     if watched:
         vars(model)["_accumulation"].observe_noise(lambda *row: None)
-    return model.make_train_function(), iter(tf.data.Dataset.from_tensors((x, y)).repeat())
+    return functools.partial(model.make_train_function(), iter(tf.data.Dataset.from_tensors((x, y)).repeat()))
 
 
-def peak(workload, watched):
-    """Runs in a process of its own: prints bytes."""
-    import tensorflow as tf
-
-    train, iterator = made(workload, watched)
-    train(iterator)
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    for _ in range(3):
-        train(iterator)
-    print(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+def peak_of(workload, watched):
+    """Runs in a process of its own."""
+    return peak(made(workload, watched))
 
 
 def cost(workload):
-    runs = [made(workload, watched) for watched in (False, True)]
-    times = [], []
-    for round_ in range(ROUNDS + 2):
-        for place, (train, iterator) in enumerate(runs):
-            start = time.process_time()
-            train(iterator)
-            if round_ >= 2:
-                times[place].append(time.process_time() - start)
-    ratios = sorted(on / off for off, on in zip(*times))
-    peaks = [int(run_apart(f"import noise; noise.peak({workload!r}, {watched})")) for watched in (False, True)]
-    print(
-        f"{workload:12} time {statistics.median(ratios):.3f} ({ratios[len(ratios) // 4]:.3f} to "
-        f"{ratios[-1 - len(ratios) // 4]:.3f}), peak {peaks[1] / peaks[0]:.3f} of that without"
-    )
+    times = in_turns({watched: made(workload, watched) for watched in (False, True)}, ROUNDS)
+    off, on = (call("noise.peak_of", workload, watched) for watched in (False, True))
+    print(f"{workload:12} time {ratio(times[True]['cpu'], times[False]['cpu'])}, peak {on / off:.3f} of that without")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_replicas import strategy
+from mirrored import strategy
 
 import bigbatch
 from bigbatch import schedules

@@ -1,81 +1,19 @@
 """The noise of every update against a raw `GradientTape` that takes the same micro-batches one by one."""
 
-import math
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from gan import Gan
+from mirrored import strategy
+from noise_by_hand import by_hand, expected, gradient, observed, pieces
+from ragged import dataset, parts
 from test_losses import LABELS, TOKENS, WEIGHTS, X, Y, dense, tagger
-from test_models import Gan
-from test_replicas import strategy
-from test_windows import dataset, parts
-from watching import MODES, Recorder, build_anew, fit_data
+from watching import MODES, build_anew, fit_data
 
 import bigbatch
 
 losses, layers = keras.losses, keras.layers
-
-
-def observed(model, fit, callbacks=()):
-    """Noise, signal and samples per batch of every update."""
-    rows = []
-
-    class Observer(keras.callbacks.Callback):
-        def on_train_begin(self, logs=None):
-            vars(self.model)["_accumulation"].observe_noise(lambda *row: rows.append(row))
-
-    fit(model, callbacks=[Observer(), *callbacks])
-    return np.array(rows)
-
-
-def cut(batch, size):
-    """The micro-batches of a batch, ragged one first."""
-    sizes = [] if size is None else [size] * ((batch - 1) // size)
-    return [batch - sum(sizes), *sizes]
-
-
-def pieces(window, size=None, is_static=False):
-    """The first batch comes in halves, unless it is known to have several micro-batches anyway."""
-    in_halves = not is_static or size is None or window[0] <= size
-    first = [-(-window[0] // 2), window[0] // 2] if in_halves else window[:1]
-    return [piece for batch in [*first, *window[1:]] if batch for piece in cut(batch, size)]
-
-
-def flat(gradients):
-    return np.concatenate([tf.convert_to_tensor(gradient).numpy().ravel() for gradient in gradients])
-
-
-def by_hand(gradients, sizes):
-    """Noise and signal of mean gradients of so many samples, by their definition."""
-    gradients, sizes = np.array(gradients), np.array(sizes)
-    mean = sizes @ gradients / sizes.sum()
-    spread = sizes @ np.square(gradients - mean).sum(1) / (len(sizes) - 1) if len(sizes) > 1 else math.nan
-    return spread, mean @ mean - spread / sizes.sum()
-
-
-def gradient(model, x, y, sample_weight=None):
-    with tf.GradientTape() as tape:
-        loss = model.compute_loss(x, y, model(x, training=True), sample_weight)
-    return flat(tape.gradient(loss, model.trainable_variables))
-
-
-def apply(model, gradients):
-    variables = model.trainable_variables
-    ends = np.cumsum([int(np.prod(variable.shape)) for variable in variables])[:-1]
-    split = [part.reshape(variable.shape) for part, variable in zip(np.split(gradients, ends), variables)]
-    model.optimizer.apply([tf.constant(part) for part in split], variables)
-
-
-def expected(build, arrays, windows, epochs=2):
-    """For a loss that is a mean over samples."""
-    model, rows = build_anew(build), []
-    for _ in range(epochs):
-        for sizes, *window in zip(windows, *zip(*parts([sum(sizes) for sizes in windows], *arrays))):
-            found = [gradient(model, *part) for part in parts(sizes, *window)]
-            rows.append(by_hand(found, sizes))
-            apply(model, np.array(sizes) @ np.array(found) / sum(sizes))
-    return np.array(rows)
 
 
 # What is accumulated, and the batches of every update of an epoch.
@@ -235,22 +173,6 @@ def test_two_replicas(settings, size):
     np.testing.assert_allclose(seen[:, :2], theirs, rtol=1e-10)
 
 
-def test_logs():
-    recorder, noise = Recorder(), bigbatch.NoiseScale(decay=0.9, confidence=0.8)
-    model = bigbatch.accumulate(build_anew(lambda: dense("mse")), micro_batch_size=5)
-    seen = observed(model, fit_data(X, 5 * X[:, :2], epochs=4), [recorder, noise])
-    weights = 0.9 ** np.arange(len(seen))[::-1]
-    assert noise.value == pytest.approx(weights @ seen[:, 0] / (weights @ seen[:, 1]), rel=1e-10)
-    low, high = noise.interval
-    assert low <= noise.value <= high
-    last = recorder.epochs[-1]
-    assert (last["noise_scale"], last["noise_scale_low"], last["noise_scale_high"]) == (noise.value, low, high)
-    assert recorder.updates[-1]["noise_scale"] == noise.value
-    again = bigbatch.NoiseScale()
-    fit_data(X, 5 * X[:, :2])(model, [again])
-    assert again.value > 0
-
-
 def test_several_updates_per_execution_are_all_seen():
     build = lambda steps: dense("mse", steps_per_execution=steps)  # noqa: E731
     seen = [
@@ -258,68 +180,3 @@ def test_several_updates_per_execution_are_all_seen():
         for steps in (1, 2)
     ]
     np.testing.assert_allclose(*seen, rtol=1e-10)
-
-
-def batch_normalised():
-    model = keras.Sequential([keras.Input((6,)), layers.BatchNormalization(), layers.Dense(2)])
-    model.compile("sgd", "mse")
-    return model
-
-
-def test_batches_are_not_halved_where_they_are_normalised():
-    model = bigbatch.accumulate(batch_normalised())
-    with pytest.raises(ValueError, match="at least two micro-batches"):
-        fit_data(X, Y)(model, [bigbatch.NoiseScale()])
-    with pytest.raises(ValueError, match="at least two micro-batches"):
-        bigbatch.accumulate(model, batches_per_update=bigbatch.schedules.noise_scale(1, 8))
-    bigbatch.accumulate(model, batches_per_update=2, batch_norm="pooled")
-    seen = observed(model, fit_data(X, Y, sizes=[6] * 5))
-    assert np.isfinite(seen[:, 0]).tolist() == [True, True, False] * 2  # a tail of one batch
-
-
-def test_misuse():
-    with pytest.raises(ValueError, match=r"`NoiseScale` must watch an accumulated model"):
-        fit_data(X, Y)(dense("mse"), [bigbatch.NoiseScale()])
-    coupled = bigbatch.accumulate(dense("mse"), micro_batch_size=4, whole_batch_loss=True)
-    with pytest.raises(ValueError, match="gradients of their own"):
-        fit_data(X, Y)(coupled, [bigbatch.NoiseScale()])
-    with pytest.raises(ValueError, match="free in the logs"):
-        fit_data(X, Y)(bigbatch.accumulate(dense("mse")), [bigbatch.NoiseScale(), bigbatch.NoiseScale()])
-    for arguments in ({"decay": 1.0}, {"confidence": 0}):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            bigbatch.NoiseScale(**arguments)
-
-
-def test_an_empty_batch_changes_nothing():
-    weights = []
-    for callbacks in ([], [bigbatch.NoiseScale()]):
-        for settings in ({}, {"micro_batch_size": 2}):
-            model = bigbatch.accumulate(build_anew(lambda: dense("mse")), **settings)
-            fit_data(X[:8], Y[:8], sizes=[4, 0, 4], epochs=1)(model, callbacks)
-            weights.append(model.get_weights()[0])
-    assert np.isfinite(weights).all()
-    np.testing.assert_allclose(weights, [weights[0]] * 4, rtol=1e-10)
-
-
-def test_layers_that_are_made_when_a_model_is_built():
-    class Late(keras.Model):
-        def build(self, shape):
-            self.normalised, self.out = layers.BatchNormalization(), layers.Dense(2)
-            self.normalised.build(shape)
-            self.out.build(shape)
-
-        def call(self, inputs, training=False):
-            return self.out(self.normalised(inputs, training=training))
-
-    model = Late()
-    model.compile("sgd", "mse")
-    bigbatch.accumulate(model, micro_batch_size=3, batch_norm="pooled")
-    assert np.isfinite(observed(model, fit_data(X, Y))).all()
-
-
-def test_a_callback_begins_anew_with_another_model():
-    shared, own = bigbatch.NoiseScale(), bigbatch.NoiseScale()
-    for callback in (shared, shared, own):
-        model = bigbatch.accumulate(build_anew(lambda: dense("mse")), micro_batch_size=5)
-        fit_data(X, 5 * X[:, :2])(model, [callback])
-    assert shared.value == pytest.approx(own.value, rel=1e-12)

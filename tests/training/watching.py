@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from oracle import fit_arrays, one_update
-from test_windows import dataset, parts
+from ragged import dataset, parts
 
 import bigbatch
 

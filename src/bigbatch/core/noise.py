@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from statistics import NormalDist
 
 _FEWEST = 3  # updates, before there is an interval
 
@@ -67,9 +66,8 @@ class Smoothed:
             return 0.0, math.inf
         noise, signal, *products = (total / self.sums[0] for total in self.sums[2:])
         pairs = noise * noise, noise * signal, signal * signal
-        noises, both, signals = (
-            _quantile(confidence, freedom) ** 2 * (product - pair) / freedom for product, pair in zip(products, pairs)
-        )
+        factor = _quantile(confidence, freedom) ** 2 / freedom
+        noises, both, signals = (factor * (product - pair) for product, pair in zip(products, pairs))
         # |noise - scale * signal|^2 = quantile^2 * variance, a quadratic equation for the scale
         a, b, c = signal * signal - signals, noise * signal - both, noise * noise - noises
         root = math.sqrt(max(b * b - a * c, 0.0))
@@ -80,5 +78,7 @@ class Smoothed:
 
 def _quantile(confidence: float, freedom: float) -> float:
     """That of Student's distribution on both sides, by the expansion of Cornish and Fisher."""
+    from statistics import NormalDist  # which imports decimal and fractions, and most users have no noise scale
+
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

@@ -9,13 +9,12 @@ from itertools import chain
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from bigbatch.core.errors import AccumulationError, describe, require_fraction, require_size
+from bigbatch.core.errors import describe, require_fraction, require_size
 from bigbatch.core.noise import Smoothed
 from bigbatch.core.windows import Windows
 from bigbatch.diagnostics.estimate import Estimate
-from bigbatch.diagnostics.samples import build, require_compiled
+from bigbatch.diagnostics.samples import build, require_compiled, require_one_replica, tensors
 from bigbatch.training import batches, replicas, snapshot
 from bigbatch.training.figures import Figures, Watch
 from bigbatch.training.optimizers import optimizers_of
@@ -48,7 +47,11 @@ def noise_scale(
     require_compiled(model)
     require_size("micro_batch_size", micro_batch_size, off="run batches in halves")
     require_fraction("confidence", confidence)
-    _require_one_replica(model)
+    require_one_replica(
+        model,
+        "The noise of a model that does not train must be measured on one replica.",
+        "Use the callback `NoiseScale` while it trains, or the same model made outside of the strategy.",
+    )
     given = iter(dataset)
     first = next(given, None)
     _require_samples(first is not None, "no batch")
@@ -60,7 +63,7 @@ def noise_scale(
     sizes = []
     with _kept_as_it_is(model):
         for batch in chain([first], given):
-            step(tf.nest.map_structure(_tensor, batch))
+            step(tensors(batch))
             sizes.append(int(batches.num_samples(batch)))
             smoothed.add(*figures.read_noise())
     _require_samples(smoothed.num_updates > 0, f"batches of at most {max(sizes)} samples")
@@ -91,22 +94,7 @@ def _kept_as_it_is(model: keras.Model) -> Iterator[None]:
             kept.restore(with_large=False)
 
 
-def _tensor(leaf: Any) -> Any:
-    return leaf if leaf is None or tf.is_tensor(leaf) else tf.constant(leaf)
-
-
 def _require_samples(holds: bool, received: str) -> None:
     if not holds:
         expected = "`dataset` must have a batch of two micro-batches."
         raise ValueError(describe(expected, received, "Give it batches of two samples or more."))
-
-
-def _require_one_replica(model: keras.Model) -> None:
-    if model.distribute_strategy.num_replicas_in_sync > 1:
-        raise AccumulationError(
-            describe(
-                "The noise of a model that does not train must be measured on one replica.",
-                f"a model of {replicas.number()} replicas",
-                "Use the callback `NoiseScale` while it trains, or the same model made outside of the strategy.",
-            )
-        )

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bigbatch.core.errors import describe
+from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.training import batches, keras_private, replicas
 from bigbatch.training.optimizers import optimizers_of
 from bigbatch.training.update import Update
@@ -22,6 +22,17 @@ def require_compiled(model: Any) -> None:
         raise ValueError(
             describe("`model` must be a compiled Keras 3 model.", f"model={model!r}", "Call `model.compile` first.")
         )
+
+
+def require_one_replica(model: keras.Model, expected: str, remedy: str) -> None:
+    number = model.distribute_strategy.num_replicas_in_sync
+    if number > 1:
+        raise AccumulationError(describe(expected, f"a model of {number} replicas", remedy))
+
+
+def tensors(batch: Any) -> Any:
+    """A batch of arrays and tensors, as tensors; `None` stays."""
+    return tf.nest.map_structure(lambda leaf: leaf if leaf is None or tf.is_tensor(leaf) else tf.constant(leaf), batch)
 
 
 def read(x: Any, y: Any, sample_weight: Any, *, num_batches: int) -> list[Any]:
@@ -51,9 +62,7 @@ def _require(holds: bool, expected: str, received: str) -> None:
 
 def build(model: keras.Model, batch: Any) -> None:
     """Builds what Keras would build at the first update (layers, optimizers, losses, metrics), and changes nothing."""
-    one = tf.nest.map_structure(
-        lambda leaf: leaf if leaf is None or tf.is_tensor(leaf) else tf.constant(leaf), batches.take(batch, 0, 1)
-    )
+    one = tensors(batches.take(batch, 0, 1))
     with replicas.scope_of(model):
         keras_private.build(model, data_batch=one)
         for optimizer in optimizers_of(model) if replicas.number() > 1 else ():

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from bigbatch.core.errors import describe, require_positive
 from bigbatch.core.noise import Smoothed
+from bigbatch.core.schedules import step_plot
 
 _logger = logging.getLogger("bigbatch")
 
@@ -23,8 +24,8 @@ class Adaptive(tf.train.experimental.PythonState):
         if maximum < minimum:
             received = f"minimum={minimum}, maximum={maximum}"
             raise ValueError(describe("`maximum` must not be less than `minimum`.", received, "Swap them."))
-        self._settings: dict[str, Any] = {"minimum": minimum, "maximum": maximum}
-        self._settings |= {"decay": decay, "confidence": confidence}
+        settings = {"minimum": minimum, "maximum": maximum, "decay": decay, "confidence": confidence}
+        self._settings: dict[str, Any] = settings
         self._smoothed = Smoothed(decay)
         self._batches = minimum
         self._batch_size = 0.0  # the largest seen
@@ -50,8 +51,10 @@ class Adaptive(tf.train.experimental.PythonState):
         self._num_updates += 1
         self._batch_size = max(self._batch_size, batch_size)
         larger = min(2 * self._batches, self._settings["maximum"])
+        if larger == self._batches:
+            return
         low, high = self._smoothed.interval(self._settings["confidence"])
-        if larger > self._batches and low >= larger * self._batch_size:
+        if low >= larger * self._batch_size:
             decision = {"updates": self._num_updates, "batches": larger, "value": self.value, "interval": [low, high]}
             _logger.warning(
                 "%d batches per update instead of %d: the noise scale is %.0f (%.0f to %.0f), "
@@ -99,8 +102,6 @@ class Adaptive(tf.train.experimental.PythonState):
 
     def plot(self, ax: Any = None) -> Any:
         """Draws the decisions so far and returns the axes; `ax=None` makes new ones."""
-        from bigbatch.core.schedules import step_plot
-
-        steps = [(0, self._settings["minimum"]), *((each["updates"], each["batches"]) for each in self.decisions)]
+        steps = [(0, self.minimum), *((each["updates"], each["batches"]) for each in self.decisions)]
         updates, batches = zip(*steps, (self._num_updates, self._batches))
         return step_plot(updates, batches, ax)

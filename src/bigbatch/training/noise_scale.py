@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -10,6 +11,8 @@ import keras
 from bigbatch.core.errors import require_fraction
 from bigbatch.core.noise import Smoothed
 from bigbatch.training.monitor import accumulation_of, put
+
+_logger = logging.getLogger("bigbatch")
 
 
 class NoiseScale(keras.callbacks.Callback):
@@ -22,8 +25,9 @@ class NoiseScale(keras.callbacks.Callback):
       smaller batches waste updates, and much larger ones waste samples.
     - `noise_scale_low`, `noise_scale_high`: the ends of its confidence interval.
 
-    All are NaN or without end while too little is known. The micro-batches of an update tell it, at the cost of their
-    norms; where an update has only one, it is run in two halves, which does not change the update.
+    All are NaN or without end while too little is known; after an epoch without a measurement, a warning tells why.
+    The micro-batches of an update tell it, at the cost of their norms; where an update has only one, it is run in two
+    halves, which does not change the update.
 
     Args:
         decay: how much of the past an update keeps, between 0 and 1.
@@ -42,6 +46,7 @@ class NoiseScale(keras.callbacks.Callback):
         self._decay = decay
         self._of: Any = None  # whose noise it is
         self._smoothed = Smoothed(decay)
+        self._has_warned = False
 
     @property
     def value(self) -> float:
@@ -67,6 +72,14 @@ class NoiseScale(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._put(logs)
+        if self._smoothed.num_updates == 0 and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "No update of epoch %d told of its noise: that takes finite gradients of two micro-batches, and "
+                "batches of a model with batch normalisation are not halved for it. Use a smaller `micro_batch_size`, "
+                "or `batches_per_update` of 2 or more.",
+                epoch + 1,
+            )
 
     def _observe(self, noise: float, signal: float, batch_size: float) -> None:
         self._smoothed.add(noise, signal)

@@ -56,10 +56,12 @@ class Watching:
 
     def tell(self, num_batches: int) -> None:
         """Tells of the update that was made. Context: eager."""
-        followers = [self.schedule.observe] if self.schedule else []
-        for observe in [*self._observers, *followers]:
+        observers = [*self._observers, *([self.schedule.observe] if self.schedule else [])]
+        if observers:
             _, last, _ = self._made().read()
-            observe(*self._made().read_noise(), last.samples / num_batches)
+            found = *self._made().read_noise(), last.samples / num_batches
+            for observe in observers:
+                observe(*found)
 
     def _made(self) -> Figures:
         if self._figures is None:
