@@ -36,6 +36,26 @@ def test_predictions_come_true_on_a_line():
     assert search.line() == pytest.approx(Line(50, 7), rel=1e-4)
 
 
+@given(st.integers(100, 600))
+def test_a_bend_is_found_between_what_fits_and_what_does_not(budget):
+    # The work of a convolution on a CPU takes the most below some size, its outputs above.
+    def peak(size):
+        return max(60 + 0.2 * size, 10 + 0.6 * size)
+
+    search = Search(peak, 1024, budget)
+    search.run()
+    [largest] = [trial for trial in search.trials if trial.size == search.largest()]
+    assert 0.95 * budget - 1 < largest.peak <= budget
+    assert largest.predicted == pytest.approx(largest.peak, rel=0.05)
+
+
+def test_peaks_that_nobody_saw():
+    """Resident memory need not grow: another model may have left enough behind."""
+    search = searched(lambda size: 0.0 if size < 8 else 100.0 * size, 64, 3300)
+    assert search.largest() == 33
+    assert searched(lambda size: 0.0, 64, 3300).largest() == 64
+
+
 def test_nothing_fits():
     search = searched(lambda size: 100 + size, 64, 50)
     assert search.largest() == 0

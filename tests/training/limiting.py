@@ -7,7 +7,7 @@ import sys
 from tempfile import TemporaryDirectory
 
 
-def run_limited(program, limit_in_mb, *words):
+def run_limited(program, limit_in_mb, *words, **environment):
     """What the program leaves in the file that is its last argument. TensorFlow reads the limit when it is imported.
 
     With more threads, one replica may wait until another one has given back its memory, and then nothing fails.
@@ -16,7 +16,9 @@ def run_limited(program, limit_in_mb, *words):
     limit |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
     with TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", program, *words, f"{folder}/result"]
-        done = subprocess.run(command, env=os.environ | limit, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(
+            command, env=os.environ | limit | environment, capture_output=True, text=True, check=False, timeout=300
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         with open(f"{folder}/result", "rb") as file:
             return pickle.load(file)

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import limited
+import limited_convolution
 import numpy as np
 import pytest
 from limiting import run_limited
@@ -47,3 +48,10 @@ def test_equals_the_whole_batch_with_memory_for_it(name, trained):
     for ours, theirs in zip(auto["values"], whole["values"], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(auto["logs"]["loss"], whole["logs"]["loss"], rtol=1e-10)
+
+
+def test_a_convolution_without_memory_is_survived_without_onednn():
+    """With it, TensorFlow itself ends the process (docs/memory.md)."""
+    left = run_limited(limited_convolution.__file__, 100, TF_ENABLE_ONEDNN_OPTS="0")
+    assert left["updates"] == 1
+    assert "128 samples at a time do not fit" in left["told"][0]

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from gan import Gan
+from mirrored import strategy
+from ragged import parts
 from test_losses import LABELS, TOKEN_WEIGHTS, TOKENS, WEIGHTS, X, Y, dense, tagger
-from test_models import Gan
-from test_replicas import strategy
-from test_windows import parts
 from watching import (
     BATCHES,
     FIGURES,

@@ -2,8 +2,9 @@
 
     peak = fixed + per_sample * samples
 
-holds from some size on: below it, applying the optimizer takes more than a micro-batch does. So only the largest sizes
-that were measured tell the line, and what it predicts is measured next, until a prediction comes true.
+holds from some size on. Below it, another moment of the update takes the most: applying the optimizer, or the work of a
+convolution. So only the largest sizes that were measured tell the line. A size is predicted by those around it, or by
+the two largest that are far enough apart, and what should fit is measured next, until a prediction comes true.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Line(NamedTuple):
         """By least squares of relative errors."""
         if len(points) < 2:
             return cls(sum(peak for _, peak in points), 0.0)
-        weights = [peak**-2.0 for _, peak in points]
+        weights = [max(peak, 1.0) ** -2.0 for _, peak in points]
         total = sum(weights)
         mean_size = sum(w * size for w, (size, _) in zip(weights, points)) / total
         mean_peak = sum(w * peak for w, (_, peak) in zip(weights, points)) / total
@@ -80,7 +81,7 @@ class Search:
 
     def run(self) -> None:
         for size in growing(self._batch_size):
-            if self.line().at(size) > self._budget or not self.tries(size):
+            if self._line_at(size).at(size) > self._budget or not self.tries(size):
                 break
         for _ in range(_MAX_CHECKS):
             size = self._candidate()
@@ -101,7 +102,7 @@ class Search:
 
     def tries(self, size: int) -> bool:
         """Whether a size fits, measured."""
-        predicted = self.line().at(size) if len(self._points()) > 1 else None
+        predicted = self._line_at(size).at(size) if len(self._points()) > 1 else None
         self.trials.append(Trial(size, predicted, self._measure(size)))
         return self._fits(self.trials[-1])
 
@@ -114,11 +115,21 @@ class Search:
         return max((trial.size for trial in self.trials if self._fits(trial)), default=0)
 
     def _candidate(self) -> int:
-        """What the line says, but no further than halfway to what has failed already."""
-        too_large = min((trial.size for trial in self.trials if not self._fits(trial)), default=None)
+        """What should just fit, between the largest size that does and the smallest that does not."""
+        too_large = min((trial for trial in self.trials if not self._fits(trial)), default=None)
         if too_large is None:
-            return self.line().largest(self._budget, self._batch_size)
-        return self.line().largest(self._budget, (self.largest() + too_large) // 2)
+            return self._line_at(self._batch_size).largest(self._budget, self._batch_size)
+        # Where memory ran out, nobody knows how much it would have taken.
+        most = too_large.size - 1 if too_large.peak else (self.largest() + too_large.size) // 2
+        return self._line_at(too_large.size).largest(self._budget, most)
+
+    def _line_at(self, size: int) -> Line:
+        """Through the sizes around it, or through the largest and one of at most half of it, where none is larger."""
+        points = self._points()
+        below, above = ([each for each in points if (each[0] < size) is is_below] for is_below in (True, False))
+        if not above:
+            above, below = points[-1:], [each for each in points if 2 * each[0] <= points[-1][0]]
+        return Line.fitted(below[-1:] + above[:1])
 
     def _points(self) -> list[tuple[int, float]]:
         return sorted((trial.size, trial.peak) for trial in self.trials if trial.peak is not None)

@@ -19,7 +19,7 @@ from bigbatch.core.planning import Search, Trial
 from bigbatch.diagnostics import meters
 from bigbatch.diagnostics.apart import Apart, CannotTravel
 from bigbatch.diagnostics.planned import Plan, Row
-from bigbatch.diagnostics.samples import build, read, require_compiled
+from bigbatch.diagnostics.samples import build, read, require_compiled, require_one_replica
 from bigbatch.diagnostics.trials import Measurement, Trials
 from bigbatch.training import batches
 from bigbatch.training.gradients import sum_dtype
@@ -59,7 +59,11 @@ def plan(
         AccumulationError: if not even one sample fits.
     """
     require_compiled(model)
-    _require_one_replica(model)
+    require_one_replica(
+        model,
+        "A plan must be made for one replica.",
+        "Plan the same model made outside of the strategy, for the samples that a replica gets.",
+    )
     require_positive("batch_size", batch_size, remedy="Use the number of samples of an update.")
     budget = meters.free_bytes() if memory is None else num_bytes("memory", memory)
     [data] = read(x, y, sample_weight, num_batches=1)
@@ -160,17 +164,6 @@ def _bytes_of(variable: Any) -> int:
 def _show(line: str) -> None:
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
-
-
-def _require_one_replica(model: keras.Model) -> None:
-    if model.distribute_strategy.num_replicas_in_sync > 1:
-        raise AccumulationError(
-            describe(
-                "A plan must be made for one replica.",
-                f"a model of {model.distribute_strategy.num_replicas_in_sync} replicas",
-                "Plan the same model made outside of the strategy, for the samples that a replica gets.",
-            )
-        )
 
 
 def _refuse(peak: float | None, budget: int) -> None:
