@@ -1,14 +1,9 @@
-import dataclasses
-import json
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import verified
-from verified import LABELS, SEQUENCES, SIZE, TOKENS, WEIGHTS, X, Y
-
-import bigbatch
+from verified import LABELS, SEQUENCES, TOKENS, WEIGHTS, X, Y, verify
 
 L = keras.layers
 
@@ -42,6 +37,11 @@ REPLAYED = {
         lambda: verified.sequential(L.Dense(4), verified.Sampling(name="sampling"), L.Dense(1)),
         X,
         {"sampling"},
+    ),
+    "equal_draws": (
+        lambda: verified.sequential(L.Dense(4), verified.Repeating(name="repeating"), L.Dense(1)),
+        X,
+        {"repeating"},
     ),
     "shared": (
         lambda: verified.sequential(*[layer := L.GaussianNoise(0.5, name="noise"), L.Dense(4), layer, L.Dense(1)]),
@@ -128,24 +128,6 @@ CAUGHT = {
 }
 
 
-def state_of(model):
-    metrics = [variable for metric in model.metrics for variable in metric.variables]
-    return [each.numpy() for each in [*model.variables, *model.optimizer.variables, *metrics]]
-
-
-def verify(build, x, y, **settings):
-    """Verifies a model that has trained a little, and sees that it is left alone."""
-    keras.utils.set_random_seed(0)
-    keras.backend.clear_session()
-    model = build()
-    model.fit(x, y, sample_weight=settings.get("sample_weight"), epochs=1, verbose=0)
-    before = state_of(model)
-    report = bigbatch.verify(model, x, y, **{"micro_batch_size": SIZE, **settings})
-    for value, known in zip(state_of(model), before, strict=True):
-        np.testing.assert_array_equal(value, known)
-    return report
-
-
 @pytest.mark.parametrize("case", EXACT)
 def test_exact(case):
     build, x, y, settings = EXACT[case]
@@ -214,143 +196,3 @@ def test_broken_accumulation_is_caught(monkeypatch):
 
 def _with_equal_weights(cls, data, share, weight):
     return tuple.__new__(cls, (data, share, tf.constant(1.0, tf.float64)))
-
-
-def test_low_precision():
-    def build():
-        keras.config.set_dtype_policy("mixed_bfloat16")
-        return verified.mlp()
-
-    report = verify(build, X, Y)
-    assert report.exact
-    [cause] = report.causes
-    assert cause.kind == "low precision"
-    assert "bfloat16" in cause.what
-
-
-@pytest.mark.parametrize("name", ["mixed_float16", "mixed_bfloat16"])
-def test_low_precision_does_not_hide_batch_norm(name):
-    def build():
-        keras.config.set_dtype_policy(name)
-        layers = L.Dense(8, activation="tanh"), L.BatchNormalization(), L.Dense(1)
-        # With a scale that does not overflow: Keras begins with one that does, and skips updates until it fits.
-        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(), initial_scale=8.0)
-        return verified.sequential(*layers, optimizer=optimizer)
-
-    report = verify(build, X, Y)
-    assert not report.exact
-    assert report.causes[0].kind == "batch normalisation"
-
-
-def test_chance_is_not_rounding():
-    """Eagerly, TensorFlow's own dropout differs from run to run, also from that with the last digits moved."""
-
-    def build():
-        noise = L.Lambda(lambda inputs: tf.nn.dropout(inputs, 0.5))
-        return verified.sequential(L.Dense(4, activation="tanh"), noise, L.Dense(1), run_eagerly=True)
-
-    report = verify(build, X, Y)
-    assert not report.exact
-    assert report.causes[0].kind == "randomness or non-determinism"
-
-
-def test_not_finite():
-    with np.errstate(invalid="ignore"):
-        report = bigbatch.verify(verified.mlp(), X * np.nan, Y, micro_batch_size=SIZE)
-    assert not report.exact
-    assert [cause.kind for cause in report.causes] == ["values that are not finite"]
-    json.loads(report.to_json(), parse_constant=pytest.fail)
-
-
-def test_float64_is_held_to_its_own_rounding():
-    def build():
-        keras.config.set_dtype_policy("float64")
-        keras.config.set_floatx("float64")
-        return verified.mlp()
-
-    report = verify(build, X, Y)
-    assert report.exact
-    assert report.worst.error < 1e-13
-
-
-def test_accumulated_model_as_it_accumulates():
-    model = bigbatch.accumulate(verified.mlp(), micro_batch_size=SIZE, batches_per_update=2)
-    report = bigbatch.verify(model, X, Y)
-    assert report.micro_batches == (5, 6, 5, 6)
-    assert report.exact
-    assert model.make_train_function is not None
-
-
-def test_dataset():
-    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
-    report = bigbatch.verify(verified.mlp(), dataset, batches_per_update=3, micro_batch_size=5)
-    assert report.micro_batches == (3, 5, 3, 5, 1, 5)
-    assert report.exact
-
-
-def test_model_that_is_not_built():
-    model = keras.Sequential([L.Dense(4), L.Dense(1)])
-    model.compile("adam", "mse", metrics=["mae"])
-    assert bigbatch.verify(model, X, Y, micro_batch_size=SIZE).exact
-    assert int(model.optimizer.iterations) == 0
-    model.fit(X, Y, verbose=0)
-
-
-@pytest.mark.parametrize("norm", [False, True], ids=["exact", "batch_norm"])
-def test_under_a_strategy(norm):
-    # Not by collectives, whose numbers two strategies of one process would both begin at 100.
-    engine = tf.distribute.ReductionToOneDevice()
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=engine)
-    with strategy.scope():
-        layers = [L.Dense(4), *([L.BatchNormalization(name="norm")] if norm else []), L.Dropout(0.3), L.Dense(1)]
-        model = verified.sequential(*layers)
-        model.optimizer.build(model.trainable_variables)
-    before = state_of(model)
-    report = bigbatch.verify(model, X, Y, micro_batch_size=4)
-    assert sum(report.micro_batches) == len(X)
-    assert report.exact is not norm, str(report)
-    assert [cause.kind for cause in report.causes] == (["batch normalisation"] if norm else [])
-    for value, known in zip(state_of(model), before, strict=True):
-        np.testing.assert_array_equal(value, known)
-
-
-def test_report():
-    report = verify(CAUGHT["batch_norm"][0], X, Y)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        report.exact = True
-    told = json.loads(report.to_json())
-    assert told["exact"] is False
-    assert told["worst"] == {"variable": report.worst.variable, "error": report.worst.error}
-    assert {row["kind"] for row in told["table"]} == {"gradient", "weight", "optimizer", "statistic", "log"}
-    for words in ["NOT equal", "beyond rounding", "cause: batch normalisation", "norm", "remedy: Freeze them"]:
-        assert words in str(report)
-
-
-def test_plot():
-    from matplotlib import pyplot
-
-    axes = verify(verified.mlp, X, Y).plot()
-    assert axes.get_ylabel() == "largest difference (relative)"
-    assert axes.get_yscale() == "log"
-    assert axes.get_xlabel()
-    pyplot.close(axes.figure)
-
-
-def test_messages():
-    model = verified.mlp()
-    with pytest.raises(ValueError, match=r"`model` must be a compiled Keras 3 model. Received: model=3"):
-        bigbatch.verify(3, X, Y, micro_batch_size=2)
-    with pytest.raises(ValueError, match=r"at least two micro-batches .* micro_batch_size=None, batches_per_update=1"):
-        bigbatch.verify(model, X, Y)
-    with pytest.raises(ValueError, match=r"`micro_batch_size` must be .* Received: micro_batch_size=0"):
-        bigbatch.verify(model, X, Y, micro_batch_size=0)
-    with pytest.raises(ValueError, match=r"`x` must hold samples\."):
-        bigbatch.verify(model, X[:0], Y[:0], micro_batch_size=2)
-    with pytest.raises(ValueError, match=r"`x` must be arrays or a `tf.data.Dataset`\. Received: x=generator"):
-        bigbatch.verify(model, (row for row in X), micro_batch_size=2)
-    with pytest.raises(ValueError, match=r"A dataset must hold targets and weights itself\."):
-        bigbatch.verify(model, tf.data.Dataset.from_tensor_slices((X, Y)).batch(8), Y, micro_batch_size=2)
-    with pytest.raises(ValueError, match=r"`batches_per_update` must be given for a model that joins batches by"):
-        bigbatch.verify(bigbatch.accumulate(verified.mlp(), samples_per_update=8), X, Y)
-    with pytest.raises(ValueError, match=r"must be given for a model that looks for its own"):
-        bigbatch.verify(bigbatch.accumulate(model, micro_batch_size="auto"), X, Y)

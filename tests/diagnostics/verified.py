@@ -1,8 +1,10 @@
-"""Models to verify: some that accumulate exactly, and some that must be caught."""
+"""Models to verify: some that accumulate exactly, and some that must be caught; and how they are verified."""
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+import bigbatch
 
 L = keras.layers
 NUM_SAMPLES, SIZE = 22, 6
@@ -85,6 +87,14 @@ class MixUp(Drawing):
     def call(self, inputs):
         share = keras.random.uniform((), seed=self.seed, dtype=inputs.dtype)
         return share * inputs + (1 - share) * tf.reverse(inputs, [0])
+
+
+class Repeating(Drawing):
+    """Draws every number twice."""
+
+    def call(self, inputs):
+        seed = (tf.cast(self.seed.next(), tf.int32) + 1) // 2  # of what has been drawn before, an odd number
+        return inputs + tf.random.stateless_normal(tf.shape(inputs), seed, dtype=inputs.dtype)
 
 
 class Sampling(Drawing):
@@ -193,3 +203,21 @@ class Buffering(Averaging):
 def compiled(model):
     model.compile("sgd", "mse")
     return model
+
+
+def state_of(model):
+    metrics = [variable for metric in model.metrics for variable in metric.variables]
+    return [each.numpy() for each in [*model.variables, *model.optimizer.variables, *metrics]]
+
+
+def verify(build, x, y, **settings):
+    """Verifies a model that has trained a little, and sees that it is left alone."""
+    keras.utils.set_random_seed(0)
+    keras.backend.clear_session()
+    model = build()
+    model.fit(x, y, sample_weight=settings.get("sample_weight"), epochs=1, verbose=0)
+    before = state_of(model)
+    report = bigbatch.verify(model, x, y, **{"micro_batch_size": SIZE, **settings})
+    for value, known in zip(state_of(model), before, strict=True):
+        np.testing.assert_array_equal(value, known)
+    return report

@@ -6,6 +6,7 @@ Nothing here imports TensorFlow before it is tried: a machine without it is one 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,11 +78,8 @@ def _plan() -> str:
         if peak(where) is None:
             raise Cannot(f"the allocator of {where} does not count", "Unset TF_GPU_ALLOCATOR.")
         return f"measured by the allocator of {where}"
-    program = "import tensorflow as tf; print(tf.config.experimental.get_memory_info('CPU:0')['peak'])"
-    environment = os.environ | {"TF_CPU_ALLOCATOR_USE_BFC": "1", "CUDA_VISIBLE_DEVICES": "-1"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Cannot((done.stderr.strip().splitlines() or ["a process of its own failed"])[-1], "Upgrade TensorFlow.")
+    program = "import tensorflow as tf; tf.config.experimental.get_memory_info('CPU:0')"
+    _apart(program, "Upgrade TensorFlow.", TF_CPU_ALLOCATOR_USE_BFC="1", CUDA_VISIBLE_DEVICES="-1")
     return "measured by the BFC allocator, in a process of its own"
 
 
@@ -106,8 +104,12 @@ def _workers() -> str:
 def _mixed() -> str:
     import tensorflow as tf
 
-    for dtype in (tf.float16, tf.bfloat16):
-        tf.linalg.matmul(tf.ones((8, 8), dtype), tf.ones((8, 8), dtype)).numpy()
+    program = (
+        "import tensorflow as tf\nfor x in (tf.ones((8, 8), 'float16'), tf.ones((8, 8), 'bfloat16')): tf.matmul(x, x)"
+    )
+    _apart(
+        program, "Set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16, if this is a virtual machine that shows AMX and forbids it."
+    )
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return "float16 and bfloat16 run; on a CPU they save memory, not time"
@@ -117,10 +119,21 @@ def _mixed() -> str:
 
 
 def _xla() -> str:
-    import tensorflow as tf
+    import tensorflow  # noqa: F401
 
-    tf.function(lambda x: x + 1, jit_compile=True)(tf.ones(())).numpy()
+    program = "import tensorflow as tf; tf.function(lambda x: x + 1, jit_compile=True)(tf.ones(())).numpy()"
+    _apart(program, "Train without `jit_compile`.")
     return "a function compiles and runs"
+
+
+def _apart(program: str, remedy: str, **environment: str) -> None:
+    """Runs a program in a process of its own, for what dies of it must not be the doctor."""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+    if done.returncode < 0:
+        raise Cannot(f"a process that tried it died of {signal.Signals(-done.returncode).name}", remedy)
+    if done.returncode:
+        raise Cannot((done.stderr.strip().splitlines() or ["a process of its own failed"])[-1], remedy)
 
 
 def _imported(module: str, distribution: str) -> Callable[[], str]:

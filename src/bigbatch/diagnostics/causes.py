@@ -70,7 +70,7 @@ class Investigation:
 
     def findings(self, rows: tuple[Row, ...]) -> Findings:
         again = compare(self._reference, self._ways.whole(), self._reference, self._epsilon)
-        if not _are_exact(again):
+        if not _are_exact(again) and _explains(again, rows):
             return Findings(rows, (), (noise_cause(_beyond(again)),))
         if _are_exact(rows):
             return Findings(rows, (), ())
@@ -119,10 +119,12 @@ class Investigation:
     def _of_the_rest(
         self, rows: Sequence[Row], drawing: list[keras.layers.Layer], mixing: list[keras.layers.Layer]
     ) -> list[Cause]:
-        # Batch norm of few, nearly equal samples amplifies rounding: a hundredth of the error is none of its own.
+        # Batch norm of few, nearly equal samples amplifies rounding: what is a hundredth of the error, or not far more
+        # than last digits make, says nothing of another cause.
         before = {(row.kind, row.name): row.error for row in rows}
         remaining = self._rows([*drawing, *mixing])
-        left = [row for row in remaining if not mixing or row.error > 0.01 * before[row.kind, row.name]]
+        large = [max(0.01 * before[row.kind, row.name], 10 * row.rounding) if mixing else 0.0 for row in remaining]
+        left = [row for row, least in zip(remaining, large) if not row.error <= least]  # NaN is left, too
         known = {variable.path for layer in mixing for variable in layer.variables}
         kinds = {kind: [row for row in _beyond(left) if row.kind == kind] for kind in ("gradient", "statistic", "log")}
         state = [row for row in kinds["statistic"] if row.name not in known]
@@ -171,6 +173,12 @@ class Investigation:
 
 def _are_exact(rows: Iterable[Row]) -> bool:
     return all(row.exact for row in rows)
+
+
+def _explains(noise: Iterable[Row], rows: Iterable[Row]) -> bool:
+    """Whether no gradient is off by far more than from one run to the next."""
+    by_chance = {row.name: row.error for row in noise if row.kind == "gradient"}
+    return all(row.exact or row.error < 10 * by_chance[row.name] for row in rows if row.kind == "gradient")
 
 
 def _beyond(rows: Iterable[Row]) -> list[Row]:

@@ -19,7 +19,7 @@ _TOO_COARSE, _OF_SOME_SIZE = 0.1, 0.1
 # A variable whose gradient is next to nothing beside the largest of all is not judged by its own size.
 _NEGLIGIBLE = 1e-3
 _SHAKY = 1e-2
-_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def compare(reference: Outcome, other: Outcome, rounded: Outcome, epsilon: float) -> tuple[Row, ...]:
@@ -58,8 +58,8 @@ def is_shaky(rows: Iterable[Row]) -> bool:
 def precision(model: keras.Model) -> tuple[str, float]:
     """The narrowest type that layers compute in, and the relative distance of its numbers."""
     names = {layer.compute_dtype for layer in keras_private.flatten_layers(model)}
-    name = max(names & _EPSILON.keys(), key=_EPSILON.__getitem__, default="float32")
-    return name, _EPSILON[name]
+    name = max(names & EPSILON.keys(), key=EPSILON.__getitem__, default="float32")
+    return name, EPSILON[name]
 
 
 def change(before: Arrays, after: Arrays) -> float:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from bigbatch.core.errors import describe, require_size
 from bigbatch.diagnostics.both_ways import BothWays
@@ -15,7 +14,7 @@ from bigbatch.diagnostics.comparison import are_finite, compare, is_shaky, preci
 from bigbatch.diagnostics.equivalence import Cause, Equivalence
 from bigbatch.diagnostics.pieces import Piece, cut
 from bigbatch.diagnostics.remedies import UNKNOWN, nonfinite_cause, precision_cause
-from bigbatch.diagnostics.samples import build, read, require_compiled
+from bigbatch.diagnostics.samples import build, read, require_compiled, tensors
 from bigbatch.training import batches
 from bigbatch.training.update import Update
 
@@ -63,7 +62,7 @@ def verify(
     build(model, window[0])
     accumulation = vars(model).get("_accumulation")
     update = Update(model, size, pool=True) if accumulation is None else accumulation.update(size)
-    ways = BothWays(model, [tf.nest.map_structure(_constant, batch) for batch in window], update)
+    ways = BothWays(model, [tensors(batch) for batch in window], update)
     name, epsilon = precision(model)
     findings = _findings(ways, pieces, epsilon)
     return Equivalence(
@@ -117,10 +116,6 @@ def _of_low_precision(name: str, findings: Findings) -> tuple[Cause, ...]:
     coarse = [row for row in findings.rows if row.kind == "gradient" and row.error > _FLOAT32_ROUNDING]
     unexplained = all(cause.kind == UNKNOWN for cause in findings.causes)
     return (precision_cause(name, coarse),) if coarse and unexplained and name in ("float16", "bfloat16") else ()
-
-
-def _constant(leaf: Any) -> Any:
-    return None if leaf is None else tf.constant(leaf)
 
 
 def _require_pieces(number: int, micro_batch_size: int | None, batches_per_update: int) -> None:
