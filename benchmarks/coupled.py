@@ -6,10 +6,10 @@ The transformer of the other benchmarks with an InfoNCE loss over its outputs, 2
 runs one pass and is wrong; the whole batch is right and takes the memory.
 """
 
-import statistics
-import time
+import functools
 
-from apart import run_apart
+from apart import call
+from measuring import error, in_turns, moved, peak, ratio
 
 BATCH_SIZE, MICRO_BATCH_SIZE, ROUNDS = 256, 16, 15
 WAYS = {
@@ -20,7 +20,7 @@ WAYS = {
 
 
 def made(settings, without_dropout=False):
-    """A model and its training function."""
+    """A model, and a function that makes an update."""
     import keras
     import tensorflow as tf
     from workloads import made as workload
@@ -41,59 +41,32 @@ def made(settings, without_dropout=False):
         bigbatch.accumulate(model, **settings)
     iterator = iter(tf.data.Dataset.from_tensors((x[:BATCH_SIZE], y[:BATCH_SIZE])).repeat())
     model.make_train_function()
-    return model, model.train_function, iterator
+    return model, functools.partial(model.train_function, iterator)
 
 
-def peak(settings):
-    """Runs in a process of its own: prints bytes."""
-    import tensorflow as tf
-
-    _, train, iterator = made(settings)
-    train(iterator)
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    for _ in range(4):
-        train(iterator)
-    print(tf.config.experimental.get_memory_info("CPU:0")["peak"])
+def peak_of(way):
+    """Runs in a process of its own."""
+    return peak(made(WAYS[way])[1])
 
 
-def seconds():
-    """Of an update, in turns, so that all see the same machine."""
-    runs = {name: made(settings)[1:] for name, settings in WAYS.items()}
-    times = {name: [] for name in runs}
-    for round_ in range(ROUNDS + 2):
-        for name, (train, iterator) in runs.items():
-            start = time.process_time()
-            train(iterator)
-            if round_ >= 2:
-                times[name].append(time.process_time() - start)
-    return times
-
-
-def errors():
-    """Of the weights after three updates without dropout, relative to how far they moved."""
-    import numpy as np
-
-    weights = {}
-    for name, settings in WAYS.items():
-        model, train, iterator = made(settings, without_dropout=True)
-        before = np.concatenate([each.ravel() for each in model.get_weights()])
-        for _ in range(3):
-            train(iterator)
-        weights[name] = np.concatenate([each.ravel() for each in model.get_weights()])
-    moved = np.linalg.norm(weights["plain Keras"] - before)
-    return {name: np.linalg.norm(each - weights["plain Keras"]) / moved for name, each in weights.items()}
+def movement(way):
+    """What three updates without dropout do to the weights."""
+    model, update = made(WAYS[way], without_dropout=True)
+    before = model.get_weights()
+    for _ in range(3):
+        update()
+    return moved(model.get_weights(), before)
 
 
 def main():
-    peaks = {name: int(run_apart(f"import coupled; coupled.peak({settings!r})")) for name, settings in WAYS.items()}
-    times, wrong = seconds(), errors()
-    base = times["accumulation"]
-    for name in WAYS:
-        ratios = sorted(mine / theirs for mine, theirs in zip(times[name], base))
-        spread = f"{ratios[len(ratios) // 4]:.2f} to {ratios[-1 - len(ratios) // 4]:.2f}"
+    peaks = {way: call("coupled.peak_of", way) for way in WAYS}
+    times = in_turns({way: made(settings)[1] for way, settings in WAYS.items()}, ROUNDS)
+    movements = {way: movement(way) for way in WAYS}
+    for way in WAYS:
         print(
-            f"{name:13} {peaks[name] / 2**20:7.1f} MiB   {statistics.median(ratios):.2f} of accumulation's CPU time "
-            f"({spread})   error {wrong[name]:.0e}"
+            f"{way:13} {peaks[way] / 2**20:7.1f} MiB   "
+            f"{ratio(times[way]['cpu'], times['accumulation']['cpu'])} of accumulation's CPU time   "
+            f"error {error(movements[way], movements['plain Keras']):.0e}"
         )
 
 

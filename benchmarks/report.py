@@ -1,12 +1,18 @@
 """Tables and pictures of what `compare.py` and `truth.py` have found.
 
-python benchmarks/report.py FOLDER      # of results; prints Markdown, and writes the pictures there
+    python benchmarks/report.py FOLDER [PAGE]
+
+FOLDER has their results, and gets the picture. The tables are printed, or put into a page between
+`<!-- compare -->` and `<!-- end -->`.
 """
 
 import json
+import re
 import statistics
 import sys
 from pathlib import Path
+
+from measuring import ratio
 
 NAMES = {
     "limit": "the limit: a bare loop",
@@ -26,23 +32,16 @@ def table(header, rows):
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def ratio(times, name, clock):
-    """Median and quartiles of the ratios to the limit in each round; "raises" for a group that did not get that far."""
-    if name not in times:
-        return None
-    ratios = sorted(mine / theirs for mine, theirs in zip(times[name][clock], times["limit"][clock]))
-    quarter = len(ratios) // 4
-    return statistics.median(ratios), ratios[quarter], ratios[-1 - quarter]
-
-
-def cell(found):
-    return "" if found is None else f"{found[0]:.2f} ({found[1]:.2f}-{found[2]:.2f})"
+def over_limit(times, name, clock):
+    """None, if that contender did not run."""
+    return ratio(times[name][clock], times["limit"][clock]) if name in times else None
 
 
 def of_contender(groups, name, clock):
     for times in groups:
-        if "raises" not in times and (name != "limit" or times is groups[0]) and ratio(times, name, clock):
-            return cell(ratio(times, name, clock))
+        found = over_limit(times, name, clock)
+        if found:
+            return str(found)
     return "raises" if any("raises" in times for times in groups) else ""
 
 
@@ -68,7 +67,7 @@ def comparison(result):
             wall = of_contender(result["times"][f"{workload}/{numbers[-1]}"], name, "wall")
             rows.append([label, *cells, wall, *measured(alone, name)])
         parts.append(table(header, rows))
-    return "\n\n".join([*parts, growth(result)])
+    return "\n\n".join([*parts, growth(result), marginal(result), on_devices(result), imports(result)])
 
 
 def measured(alone, name):
@@ -87,11 +86,46 @@ def growth(result):
     rows = []
     for workload in result["alone"]:
         for name in ("limit", "bigbatch_fit", "bigbatch_windows", "plain_keras", "keras_steps"):
-            found = {number: result["times"].get(f"{workload}/{number}", [{}])[0].get(name) for number in numbers}
-            each = {number: statistics.median(times["cpu"]) / number for number, times in found.items() if times}
+            found = {number: result["times"].get(f"{workload}/{number}", [{}])[0] for number in numbers}
+            each = {number: medians(times, name) / number for number, times in found.items() if name in times}
             cells = [f"{each[number] / each[4]:.2f}" if number in each else "" for number in numbers]
             rows.append([workload, NAMES[name], *cells])
     return table(["CPU time per sample over that at K=4", "", *(f"K={number}" for number in numbers)], rows)
+
+
+def marginal(result):
+    """What one more micro-batch takes, from 4 to the most that were measured, over what the limit takes for it."""
+    names, rows = [name for name in NAMES if not name.startswith("rival")], []
+    for workload in result["alone"]:
+        numbers = [int(key.split("/")[1]) for key in result["times"] if key.startswith(f"{workload}/")]
+        if max(numbers) <= 4:
+            continue
+        few, many = (result["times"][f"{workload}/{number}"][0] for number in (4, max(numbers)))
+        more = {name: medians(many, name) - medians(few, name) for name in names if name in many}
+        rows.append([workload, *(f"{more[name] / more['limit']:.2f}" if name in more else "" for name in names)])
+    return table(["CPU time of one more micro-batch", *map(NAMES.get, names)], rows)
+
+
+def medians(times, name):
+    return statistics.median(times[name]["cpu"])
+
+
+def on_devices(result):
+    """Two logical devices that share the micro-batches."""
+    rows = [
+        [key.replace("/", ", K="), NAMES[name], *(of_contender([times], name, clock) for clock in ("cpu", "wall"))]
+        for key, times in result["devices"].items()
+        for name in NAMES
+        if name in times or "raises" in times
+    ]
+    return table(["two devices", "", "CPU time", "wall time"], rows)
+
+
+def imports(result):
+    bare, first_use = (statistics.median(result["import"][name]) * 1000 for name in ("", "accumulate"))
+    return (
+        f"`import bigbatch` after TensorFlow and Keras: {bare:.0f} ms; with `bigbatch.accumulate`: {first_use:.0f} ms."
+    )
 
 
 def truth(result):
@@ -117,11 +151,11 @@ def draw(result, path):
     for ax, workload in zip(axes[0], workloads):
         for name in ("limit", "bigbatch_fit", "bigbatch_windows", "plain_keras", "keras_steps", "tutorial"):
             points = {
-                int(key.split("/")[1]): ratio(groups[0], name, "cpu")
+                int(key.split("/")[1]): over_limit(groups[0], name, "cpu")
                 for key, groups in result["times"].items()
-                if key.startswith(f"{workload}/") and "raises" not in groups[0]
+                if key.startswith(f"{workload}/")
             }
-            points = {number: found[0] for number, found in points.items() if found}
+            points = {number: found.median for number, found in points.items() if found}
             style = {"color": "black", "linewidth": 1} if name == "limit" else {"marker": "o", "markersize": 3}
             ax.plot(list(points), list(points.values()), label=NAMES[name].replace("*", "").replace("`", ""), **style)
         ax.set(title=workload, xscale="log", yscale="log", xlabel="micro-batches")
@@ -130,16 +164,33 @@ def draw(result, path):
     figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
-def main():
-    folder = Path(sys.argv[1])
+def main(folder, page=None):
     for name, show in (("compare", comparison), ("truth", truth)):
-        path = folder / f"{name}.json"
-        if path.exists():
-            result = json.loads(path.read_text())
-            print(json.dumps(result["facts"]), "\n\n" + show(result) + "\n")
-            if name == "compare":
-                draw(result, folder / "compare.png")
+        path = Path(folder) / f"{name}.json"
+        if not path.exists():
+            continue
+        result = json.loads(path.read_text())
+        if name == "compare":
+            draw(result, path.with_suffix(".png"))
+        shown = f"{of_machine(result['facts'])}\n\n{show(result)}"
+        if page is None:
+            print(shown, "\n")
+        else:
+            put(shown, name, Path(page))
+
+
+def put(shown, name, page):
+    def between(found):
+        return f"{found[1]}\n{shown}\n\n{found[2]}"
+
+    page.write_text(re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", between, page.read_text(), flags=re.DOTALL))
+
+
+def of_machine(facts):
+    versions = ", ".join(f"{name} {facts[name]}" for name in ("bigbatch", "keras", "tensorflow", "python"))
+    machine = f"{facts['cores']} cores ({facts['machine']}), load {facts['load']:.1f} at the begin"
+    return f"*{facts['date']}: {versions}; {machine}.*"
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

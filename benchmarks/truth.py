@@ -7,12 +7,13 @@ are added up first, as no version of Keras does. Rounding is about 1e-7. Systems
 does not claim to do is "-". Every system and case runs in a process of its own.
 """
 
-import argparse
 import json
+import subprocess
 import sys
-from pathlib import Path
 
-from compare import call, facts, rival_of
+from apart import attempt
+from measuring import error, moved
+from results import facts, groups_of, parser_of, save
 
 OURS, RIVAL = ("bigbatch_windows", "keras_steps", "tutorial"), ("rival_model", "rival_optimizer")
 WORKERS = "two machines"
@@ -37,7 +38,7 @@ def measure(case_name, system):
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         with strategy.scope():
             model = trained(case, system)
-    return difference(looked_at(case, model), looked_at(case, reference(case)), looked_at(case, case.model()))
+    return error_of(case, model)
 
 
 def compiled(case, model, optimizer):
@@ -45,7 +46,8 @@ def compiled(case, model, optimizer):
 
     by_weights = case.loss == "mean_with_sample_weight"
     loss = keras.losses.MeanSquaredError(reduction=case.loss) if by_weights else case.loss
-    model.compile(optimizer, keras.losses.get(loss) if isinstance(loss, str) else loss)
+    loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+    model.compile(optimizer, loss, run_eagerly=case.eagerly)
     return model
 
 
@@ -71,28 +73,24 @@ def reference(case):
         x, y, *weights = map(tf.constant, batch)
         with tf.GradientTape() as tape:
             loss = model.compute_loss(x, y, model(x, training=True), *weights)
-        gradients = [tf.convert_to_tensor(each) for each in tape.gradient(loss, model.trainable_variables)]
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        found = [pair for pair in zip(gradients, model.trainable_variables) if pair[0] is not None]
+        model.optimizer.apply_gradients([(tf.convert_to_tensor(gradient), variable) for gradient, variable in found])
     return model
 
 
 def trained(case, system):
-    if system == "tutorial":
-        return by_tutorial(case)
+    import contenders
+
     model, optimizer = case.model(), case.optimizer()
+    if system == "tutorial":
+        return by_tutorial(case, compiled(case, model, optimizer))
     if system == "keras_steps":
-        config = optimizer.get_config() | {"gradient_accumulation_steps": case.number}
-        optimizer = type(optimizer).from_config(config)
+        optimizer = contenders.with_steps(optimizer, case.number)
     elif system == "rival_model":
-        from gradient_accumulator import GradientAccumulateModel
-
-        model = GradientAccumulateModel(accum_steps=case.number, inputs=model.inputs, outputs=model.outputs)
+        model = contenders.wrapped_model(model, case.number)
     elif system == "rival_optimizer":
-        from gradient_accumulator import GradientAccumulateOptimizer
-        from tensorflow import keras
-
-        older = getattr(keras.optimizers.legacy, type(optimizer).__name__)
-        optimizer = GradientAccumulateOptimizer(older.from_config(older_config(optimizer)), accum_steps=case.number)
+        optimizer = contenders.wrapped_optimizer(optimizer, case.number)
     elif system == "bigbatch_windows":
         import bigbatch
 
@@ -101,48 +99,19 @@ def trained(case, system):
     return model
 
 
-def older_config(optimizer):
-    """What optimizers had before TensorFlow 2.11; what they did not have raises."""
-    config = optimizer.get_config()
-    if config.get("use_ema"):
-        raise NotImplementedError("use_ema")
-    known = [
-        "learning_rate",
-        "momentum",
-        "nesterov",
-        "beta_1",
-        "beta_2",
-        "epsilon",
-        "amsgrad",
-        "clipnorm",
-        "global_clipnorm",
-    ]
-    return {name: value for name, value in config.items() if name in known and value is not None}
+def by_tutorial(case, model):
+    """Applies every `number` batches, and keeps what is left at the end of an epoch for the next."""
+    from contenders import gathering
 
+    def loss_of(x, y, *weights):
+        return model.compute_loss(x, y, model(x, training=True), *weights)
 
-def by_tutorial(case):
-    """Gathers `gradient / number`, applies every `number` batches, and forgets what is left at the end."""
-    import tensorflow as tf
-
-    model = compiled(case, case.model(), case.optimizer())
-    variables = model.trainable_variables
-    model.optimizer.build(variables)
-    gathered = [tf.Variable(tf.zeros(each.shape, each.dtype), trainable=False) for each in variables]
-
-    @tf.function(reduce_retracing=True)
-    def add(x, y, *weights):
-        with tf.GradientTape() as tape:
-            loss = model.compute_loss(x, y, model(x, training=True), *weights) / case.number
-        for total, gradient in zip(gathered, tape.gradient(loss, variables)):
-            total.assign_add(tf.convert_to_tensor(gradient))
-
+    add, apply = gathering(model.trainable_variables, case.number, model.optimizer, loss_of)
     for _ in range(case.epochs):
         for place, batch in enumerate(dataset(case.batches())):
             add(*batch)
             if (place + 1) % case.number == 0:
-                model.optimizer.apply_gradients(zip([tf.identity(total) for total in gathered], variables))
-                for total in gathered:
-                    total.assign(tf.zeros_like(total))
+                apply()
     return model
 
 
@@ -155,20 +124,13 @@ def looked_at(case, model):
     return [each.numpy() for each in variables]
 
 
-def difference(ours, theirs, before):
-    import numpy as np
-
-    def norm(values):
-        return sum(float(np.square(value.astype("float64")).sum()) for value in values) ** 0.5
-
-    wrong = norm([a.astype("float64") - b.astype("float64") for a, b in zip(ours, theirs, strict=True)])
-    return wrong / norm([b.astype("float64") - c.astype("float64") for b, c in zip(theirs, before, strict=True)])
+def error_of(case, model):
+    before = looked_at(case, case.model())
+    return error(moved(looked_at(case, model), before), moved(looked_at(case, reference(case)), before))
 
 
 def on_two_machines(system):
     """One line per worker; the first one tells the error."""
-    import subprocess
-
     program = [__file__, "--worker", system]
     command = [sys.executable, "-m", "bigbatch", "launch", "--workers", "2", *program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -185,15 +147,11 @@ def worker(system):
     case = CASES["two devices"]
     with strategy.scope():
         model = trained(case, system)
-    found = difference(looked_at(case, model), looked_at(case, reference(case)), looked_at(case, case.model()))
-    print("RESULT", json.dumps(found))
+    print("RESULT", json.dumps(error_of(case, model)))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rival", type=rival_of)
-    parser.add_argument("--quick", action="store_true", help="one case")
-    parser.add_argument("--output", type=Path)
+    parser = parser_of(__doc__)
     parser.add_argument("--worker")
     arguments = parser.parse_args()
     if arguments.worker:
@@ -201,19 +159,16 @@ def main():
         return
     from truth_cases import CASES
 
-    groups = [(sys.executable, OURS)] + ([(arguments.rival, RIVAL)] if arguments.rival else [])
     result = {"facts": facts(arguments.rival), "cases": {}}
     for case in list(CASES)[1:2] if arguments.quick else CASES:
         found = {}
-        for python, group in groups:
-            found |= {system: call(python, "measure", case, system, module="truth") for system in group}
+        for python, group in groups_of(OURS, RIVAL, arguments.rival):
+            found |= {system: attempt("truth.measure", case, system, python=python) for system in group}
         result["cases"][case] = {system: "raises" if isinstance(each, dict) else each for system, each in found.items()}
         print(case, found, flush=True)
     if not arguments.quick:
         result["cases"][WORKERS] = {system: on_two_machines(system) for system in OURS if system != "tutorial"}
-    if arguments.output:
-        arguments.output.parent.mkdir(exist_ok=True)
-        arguments.output.write_text(json.dumps(result, indent=1))
+    save(result, arguments.output)
     from report import truth
 
     print(truth(result))

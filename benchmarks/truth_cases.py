@@ -10,6 +10,7 @@ from tensorflow import keras
 layers, losses = keras.layers, keras.losses
 rng = np.random.default_rng(0)
 X, Y = rng.normal(size=(256, 6)).astype("float32"), rng.normal(size=(256, 2)).astype("float32")
+HOT = np.where(np.arange(256)[:, None] < 24, np.abs(X) + 2.5, np.minimum(X, 1.5))  # the first three batches of eight
 WEIGHTS = rng.uniform(0.1, 5.0, size=256).astype("float32") ** 2
 LENGTHS = np.sort(rng.integers(1, 9, size=64))
 TOKENS = np.where(np.arange(8) < LENGTHS[:, None], rng.integers(1, 50, size=(64, 8)), 0).astype("int32")
@@ -30,6 +31,7 @@ class Case:
     looks_at: str = "weights"
     settings: dict = field(default_factory=dict)  # for `bigbatch.accumulate`
     num_replicas: int = 1
+    eagerly: bool = False
 
     def batches(self):
         """Those of an epoch, as arrays."""
@@ -74,6 +76,29 @@ def in_bfloat16():
     return keras.Model(inputs, layers.Dense(2, dtype="bfloat16")(inputs))
 
 
+def gated():
+    """Has an expert for hot samples; eagerly, nobody asks it if there are none, and its gradient is None."""
+
+    class Gated(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.usual, self.expert = layers.Dense(2), layers.Dense(2)
+
+        def build(self, shape):
+            self.usual.build(shape)
+            self.expert.build(shape)
+
+        def call(self, inputs):
+            is_hot = inputs[:, :1] > 2
+            if tf.executing_eagerly() and not bool(tf.reduce_any(is_hot)):
+                return self.usual(inputs)
+            return self.usual(inputs) + tf.cast(is_hot, inputs.dtype) * self.expert(inputs)
+
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, Gated()(inputs))
+
+
 def contrastive(y_true, y_pred):
     similar = tf.matmul(y_pred, y_pred, transpose_b=True)
     return tf.reduce_logsumexp(similar, axis=1) - tf.linalg.diag_part(similar)
@@ -105,6 +130,7 @@ CASES = {
     ),
     "a constraint": Case(bounded, sgd(0.3)),
     "an embedding, Adam": Case(embedded, lambda: keras.optimizers.Adam(0.1), (TOKENS, Y[:64]), (16,) * 4),
+    "no gradient (None) in the last batch": Case(gated, arrays=(HOT, Y), eagerly=True),
     "weights in bfloat16, 256 batches": Case(in_bfloat16, sizes=(1,) * 256, number=256),
     "statistics of batch normalisation": Case(normalised, looks_at="statistics", settings={"batch_norm": "pooled"}),
     "clipping": Case(dense, sgd(global_clipnorm=0.1), sizes=(8, 8, 8, 8)),

@@ -1,0 +1,72 @@
+"""How the benchmarks measure: seconds in turns, ratios of them, peaks of memory, and errors."""
+
+import math
+import statistics
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+
+def in_turns(updates, rounds, *, warm_up=2, most_seconds=math.inf):
+    """CPU and wall seconds of every function, round by round, so that all see the same machine.
+
+    After `most_seconds` it stops, though not before the second round.
+    """
+    for _ in range(warm_up):
+        for update in updates.values():
+            update()
+    times = {name: {"cpu": [], "wall": []} for name in updates}
+    began = time.perf_counter()
+    for turn in range(rounds):
+        if turn > 1 and time.perf_counter() - began > most_seconds:
+            break
+        for name, update in updates.items():
+            cpu, wall = time.process_time(), time.perf_counter()
+            update()
+            times[name]["cpu"].append(time.process_time() - cpu)
+            times[name]["wall"].append(time.perf_counter() - wall)
+    return times
+
+
+class Ratio(NamedTuple):
+    """Median and quartiles of the ratios in each round."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self):
+        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
+
+
+def ratio(mine, theirs):
+    """How two lists of seconds compare that were measured in turns."""
+    ratios = sorted(one / other for one, other in zip(mine, theirs, strict=True))
+    quarter = len(ratios) // 4
+    return Ratio(statistics.median(ratios), ratios[quarter], ratios[-1 - quarter])
+
+
+def peak(update, number=3):
+    """Bytes that TensorFlow's BFC allocator had given out at most, in so many updates after the first."""
+    import tensorflow as tf
+
+    update()
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    for _ in range(number):
+        update()
+    return tf.config.experimental.get_memory_info("CPU:0")["peak"]
+
+
+def moved(values, before):
+    """What training has done to arrays, in float64."""
+    return [np.asarray(new, "float64") - np.asarray(old, "float64") for new, old in zip(values, before, strict=True)]
+
+
+def error(movement, reference):
+    """How far a movement is from that of the reference, over the length of the latter."""
+    return _norm(moved(movement, reference)) / _norm(reference)
+
+
+def _norm(arrays):
+    return math.sqrt(sum(float(np.square(each).sum()) for each in arrays))
