@@ -11,7 +11,7 @@ demo: $(READY)  ## trains in memory that is too small, compares, and writes bigb
 	$(BIN)/python -m bigbatch demo --report bigbatch-demo.html
 
 test: $(READY)  ## runs the test suite; fetches a browser into .browser/ if none is installed
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup  # of two cores, one waits: for memory, workers and time-outs
 
 test-matrix: $(READY)  ## runs the tests of custom loops on TensorFlow 1.14 to the newest; ROWS chooses some
 	$(BIN)/python tests/matrix.py $(ROWS)

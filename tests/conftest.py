@@ -3,9 +3,11 @@ import os
 # TensorFlow reads these when it is imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-# One test process per core: more threads only get in each other's way.
+# As many test processes as cores, or more: threads only get in each other's way.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
+# Some virtual machines show AMX and forbid it: bfloat16 would end in an illegal instruction.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import pytest
 import tensorflow as tf

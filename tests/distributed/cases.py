@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 from coupled import pairs
+from mirrored import raw
 from test_losses import LABELS, MANY_X, MANY_Y, TOKENS, tagger, two_outputs
-from test_replicas import raw
 
 import bigbatch
 
