@@ -35,8 +35,13 @@ def test_every_loss(name, num_replicas):
     assert_same(train_on(num_replicas, *LOSSES[name], micro_batch_size=4), loss_on_one_device(name))
 
 
-@pytest.mark.parametrize("num_replicas", [2, 3])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+# Two replicas reduce in another way than three, and hand the optimizer the same mean: these do most with it.
+ON_THREE = ["adam", "clipnorm", "ema_overwrite", "global_clipnorm", "lamb", "loss_scale_factor"]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_replicas"), [(name, 2) for name in OPTIMIZERS] + [(name, 3) for name in ON_THREE]
+)
 def test_every_optimizer(name, num_replicas):
     build = built(lambda: build_with(name))
     assert_same(train_on(num_replicas, build, FIT, micro_batch_size=2), train(build, FIT))
@@ -58,11 +63,13 @@ def test_every_execution(mode, settings):
     assert_same(ours, train(regression, fit(lambda: dataset(joined(SIZES, window), X, Y))))
 
 
-@pytest.mark.parametrize("size", [None, 2], ids=["batches", "micro_batches"])
+@pytest.mark.parametrize(("num_replicas", "size"), [(2, None), (3, 2)], ids=["batches", "micro_batches"])
 @pytest.mark.parametrize("name", WINDOWS)
-def test_windows(name, size):
+def test_windows(name, num_replicas, size):
     build, arrays = WINDOWS[name]
-    ours = train_on(3, build, fit(lambda: dataset(SIZES, *arrays)), batches_per_update=4, micro_batch_size=size)
+    ours = train_on(
+        num_replicas, build, fit(lambda: dataset(SIZES, *arrays)), batches_per_update=4, micro_batch_size=size
+    )
     assert_same(ours, joined_on_one_device(name, 4))
 
 

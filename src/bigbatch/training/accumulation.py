@@ -16,7 +16,7 @@ from bigbatch.training import batch_norm, keras_private, optimizers, replicas, s
 from bigbatch.training.auto import Auto
 from bigbatch.training.figures import NOBODY, Figures, Watch, on_whole_batch
 from bigbatch.training.fit import Progress, make_fit
-from bigbatch.training.stream import Limit
+from bigbatch.training.stream import ONE_BATCH, Limit
 from bigbatch.training.update import Update, traced
 from bigbatch.training.watching import Observe, Watching, require_noise
 from bigbatch.training.whole_batch import WholeBatch
@@ -169,7 +169,7 @@ class Accumulation:
         for _ in range(self._model.steps_per_execution):
             # Only a schedule asks for the number of updates, and looking for the optimizer that counts them takes time.
             made = self._num_updates() if self._windows.are_scheduled else 0
-            limit, rate = Limit(*map(_constant, self._windows.limit(made))), _constant(self._windows.rate(made))
+            limit, rate = self._limit(made), _constant(self._windows.rate(made))
             try:
                 with replicas.scope_of(self._model):
                     logs, num_batches = on_window(iterator, limit, rate)
@@ -180,6 +180,9 @@ class Accumulation:
             self._progress.num_batches += int(num_batches)
             self.watching.tell(int(num_batches))
         return logs
+
+    def _limit(self, made: int) -> Limit:
+        return ONE_BATCH if self._windows.are_batches else Limit(*map(_constant, self._windows.limit(made)))
 
     def _build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """What Keras builds before it trains, from the first replica's part of a batch.

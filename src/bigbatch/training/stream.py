@@ -16,19 +16,22 @@ from bigbatch.training.sums import tensors
 
 
 class Limit(NamedTuple):
-    """Where a window closes: after so many batches, or when it has so many samples, or `None`.
+    """Where a window closes: after so many batches, or when it has so many samples; without either, after one batch.
 
     Scalar tensors, never constants.
     """
 
-    num_batches: Any
-    num_samples: Any
+    num_batches: Any = None
+    num_samples: Any = None
 
     def is_open(self, count: _Count) -> Any:
         """Whether there is room for one more batch."""
         if self.num_samples is None:
             return count.num_batches < self.num_batches
         return count.num_samples < self.num_samples
+
+
+ONE_BATCH = Limit()  # known to the trace, which then has no loop over batches
 
 
 class _Count(NamedTuple):
@@ -51,6 +54,8 @@ def fold(iterator: Any, first: Any, limit: Limit, add: Callable[[Any, Any], Any]
         return count, _following(iterator, limit, count, value), value
 
     value = add(first, None)
+    if limit.num_batches is None:
+        return value, 1
     count = _Count(tf.constant(0), tf.constant(0)).plus(first, limit)
     following = _following(iterator, limit, count, value)
     count, _, value = tf.while_loop(
@@ -76,7 +81,7 @@ class Held(NamedTuple):
     Args:
         arrays: for every tensor of a batch, those of all batches.
         structure: a batch, or what the iterator tells of one.
-        num_batches: how many there are.
+        num_batches: how many there are; the Python number 1 if the trace knows.
     """
 
     arrays: list[Any]
@@ -90,6 +95,8 @@ class Held(NamedTuple):
             return index + 1, add(self.read(index), value)
 
         value = add(self.read(0), None)
+        if isinstance(self.num_batches, int):
+            return value
         with tf.control_dependencies(tensors(value)):
             index = tf.constant(1) + 0
         return tf.while_loop(lambda i, _: i < self.num_batches, body, (index, value), parallel_iterations=1)[1]
