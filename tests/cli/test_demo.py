@@ -10,6 +10,7 @@ import pytest
 from bigbatch.cli import demo, demo_display
 from bigbatch.cli.demo_processes import events
 
+pytestmark = pytest.mark.xdist_group("demo")  # it runs once, for all tests here
 UPDATES = 4  # 1,797 samples in batches of 512, once
 
 

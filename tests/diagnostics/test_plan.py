@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import bigbatch
 
+pytestmark = pytest.mark.xdist_group("plan")  # most tests share one
 layers = keras.layers
 rng = np.random.default_rng(0)
 X, Y = rng.normal(size=(40, 500, 8)).astype("float32"), rng.normal(size=(40, 1)).astype("float32")

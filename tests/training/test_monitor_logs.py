@@ -191,9 +191,9 @@ def test_tensorboard(tmp_path):
 
 MEMORY = """
 import keras, numpy as np, bigbatch
-model = keras.Sequential([keras.Input((1000,)), keras.layers.Dense(1000), keras.layers.Dense(1)])
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4096), keras.layers.Dense(1)])
 model.compile("sgd", loss="mse")
-x, y = np.ones((1024, 1000), "float32"), np.ones((1024, 1), "float32")
+x, y = np.ones((1024, 8), "float32"), np.ones((1024, 1), "float32")
 for size in (1024, 8):
     bigbatch.accumulate(model, micro_batch_size=size)
     history = model.fit(x, y, batch_size=1024, epochs=2, verbose=0, callbacks=[bigbatch.Monitor()]).history
@@ -202,9 +202,9 @@ for size in (1024, 8):
 
 
 def test_peak_memory_is_that_of_the_update():
-    """By an allocator that counts. Weights and gradients are 8 MB, inputs 4 MB, activations of a batch 4 MB."""
+    """By an allocator that counts. Activations of a batch are 17 MB; all else, a batch pulled ahead too, is 1 MB."""
     environment = os.environ | {"TF_CPU_ALLOCATOR_USE_BFC": "1"}
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, env=environment, check=True)
     large, small = ([float(word) for word in line.split()] for line in done.stdout.splitlines())
-    assert all(12e6 < peak < 60e6 for peak in (*large, *small))
-    assert small[-1] < large[-1] - 3e6
+    assert all(16e6 < peak < 60e6 for peak in large)
+    assert all(0.1e6 < peak < 2e6 for peak in small)
