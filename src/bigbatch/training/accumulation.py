@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -13,13 +13,14 @@ import tensorflow as tf
 from bigbatch.core.errors import describe
 from bigbatch.core.windows import Windows
 from bigbatch.training import batch_norm, keras_private, optimizers, replicas, schedule_state
-from bigbatch.training.auto import Auto
 from bigbatch.training.figures import NOBODY, Figures, Watch, on_whole_batch
 from bigbatch.training.fit import Progress, make_fit
 from bigbatch.training.stream import ONE_BATCH, Limit
 from bigbatch.training.update import Update, traced
 from bigbatch.training.watching import Observe, Watching, require_noise
-from bigbatch.training.whole_batch import WholeBatch
+
+if TYPE_CHECKING:
+    from bigbatch.training.whole_batch import WholeBatch
 
 MicroBatchSize = int | str | None  # a number, "auto", or whole batches
 # What makes an update of the next batches, and what makes one of the next batch, if that may be told apart.
@@ -64,6 +65,8 @@ class Accumulation:
         assert self._traced is not None
         _, pool, whole_batch_loss = self._traced
         if whole_batch_loss:
+            from bigbatch.training.whole_batch import WholeBatch  # here, as "auto" below: few need its time to import
+
             assert size is not None
             return WholeBatch(self._model, size, pool, watch.figures)
         return Update(self._model, size, pool, watch=watch)
@@ -147,6 +150,8 @@ class Accumulation:
         return drivers
 
     def _auto_drivers(self, pool: bool) -> Callable[[Watch], Drivers]:
+        from bigbatch.training.auto import Auto
+
         # One for all, for what it has found out holds with and without a monitor.
         auto = Auto(self._model, pool, lambda: self._windows.are_batches, self.watching.wanted)
         return lambda watch: (auto.on_window, None)
