@@ -54,9 +54,9 @@ def test_a_bend_is_found_between_what_fits_and_what_does_not(budget):
 
 def test_sizes_grow_carefully_where_the_line_bends():
     search = searched(lambda size: max(60 + 0.2 * size, 10 + 0.6 * size), 4096, 10**6)
-    assert [trial.size for trial in search.trials] == [1, 2, 4, 16, 64, 256, 512, 1024, 4096]
-    # By 16 and 64, which are before the bend; by 64 and 256; by 256 and 512, which are behind it.
-    assert [trial.came_true for trial in search.trials[5:]] == [False, False, True, True]
+    assert [trial.size for trial in search.trials] == [1, 2, 4, 16, 64, 256, 128, 512, 2048, 4096]
+    # By 16 and 64, which are before the bend; by 64 and 256; by 128 and 256, which are behind it.
+    assert [trial.came_true for trial in search.trials[5:]] == [False, False, True, True, True]
 
 
 def test_a_steep_part_is_met_where_it_is():

@@ -9,7 +9,7 @@ from oracle import NUM_SAMPLES, assert_same, fit_arrays, snapshot, train
 from test_losses import X, Y, dense
 
 import bigbatch
-from bigbatch.training.stream import Limit
+from bigbatch.training.stream import ONE_BATCH
 from bigbatch.training.update import Update
 
 layers = keras.layers
@@ -124,7 +124,7 @@ def collectives(model, micro_batch_size):
     update = Update(model, micro_batch_size, pool=True)
     with strategy(2).scope():
         traced = tf.function(update.on_window, autograph=False)
-        graph = traced.get_concrete_function(iterator, Limit(tf.constant(1), None), None).graph
+        graph = traced.get_concrete_function(iterator, ONE_BATCH, None).graph
     found = [op.inputs[0] for op in graph.get_operations() if op.type.startswith("Collective")]
     functions = graph.as_graph_def().library.function
     hidden = [node for function in functions for node in function.node_def if node.op.startswith("Collective")]

@@ -103,7 +103,10 @@ class Search:
     def run(self) -> None:
         size = 1
         while self._line_at(size).at(size) <= self._budget and self.tries(size) and size < self._batch_size:
-            size = min(self._batch_size, size * (_LONG if self.trials[-1].came_true else _SHORT))
+            came_true = self.trials[-1].came_true
+            if not came_true and size // 2 not in [0, *(trial.size for trial in self.trials)]:
+                self.tries(size // 2)  # which tells how the line goes on
+            size = min(self._batch_size, size * (_LONG if came_true else _SHORT))
         for _ in range(_MAX_CHECKS):
             size = self._candidate()
             if size <= self.largest() or self.largest() == 0:

@@ -113,10 +113,11 @@ class BothWays:
     def _accumulated_update(self, iterator: Any) -> tuple[Any, Any]:
         applied = _Applied()
         with optimizers.seen(self.model, applied.note):
-            if len(self.window) == 1 and replicas.number() == 1:
+            is_batch = len(self.window) == 1
+            if is_batch and replicas.number() == 1:
                 logs = self._update.on_batch(iterator.get_next())
             else:
-                limit = stream.Limit(tf.constant(len(self.window)) + 0, None)
+                limit = stream.ONE_BATCH if is_batch else stream.Limit(tf.constant(len(self.window)) + 0)
                 logs, _ = self._update.on_window(iterator, limit, None)
             self._names = applied.names
             return logs, applied.gradients
