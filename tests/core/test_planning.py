@@ -67,6 +67,14 @@ def test_a_steep_part_is_met_where_it_is():
     assert [trial.size for trial in search.trials if trial.size > 512] == [669, 516, 574]
 
 
+def test_the_line_is_not_that_of_neighbours():
+    """Sizes that were tried close to the limit scatter, and what does not fit is no part of the line."""
+    search = Search(lambda size: 100.0 + 10 * size + 40 * (size in (30, 31)), 64, 420)
+    for size in (4, 8, 16, 30, 31, 32, 64):
+        search.tries(size)
+    assert search.line() == pytest.approx(Line(100, 10))
+
+
 def test_peaks_that_nobody_saw():
     """Resident memory need not grow: another model may have left enough behind."""
     search = searched(lambda size: 0.0 if size < 8 else 100.0 * size, 64, 3300)

@@ -131,8 +131,12 @@ class Search:
         return self._fits(self.trials[-1])
 
     def line(self) -> Line:
-        """Of the largest sizes that ran."""
-        return Line.fitted(self._points()[-_NUM_POINTS:])
+        """Of the largest sizes that fit and are far enough apart: neighbours tell of their noise, not of the line."""
+        apart: list[tuple[int, float]] = []
+        for size, peak in reversed(self._points()):
+            if size <= self.largest() and (not apart or 2 * size <= apart[-1][0]):
+                apart.append((size, peak))
+        return Line.fitted(apart[:_NUM_POINTS])
 
     def largest(self) -> int:
         """The largest size that fits; 0 if none does."""
