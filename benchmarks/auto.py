@@ -1,6 +1,6 @@
 """`micro_batch_size="auto"` and `plan` under real limits of memory.
 
-    python benchmarks/auto.py
+    python benchmarks/auto.py [cnn transformer mlp]
 
 For three models and two limits: the size that was found, the attempts that failed on the way, what an update takes once
 the size is settled over one with that size given, and what `plan` predicts of the largest size that fits, over what it
@@ -11,12 +11,13 @@ plain Keras' whole batch.
 import logging
 import os
 import re
+import sys
 
 from apart import call
 from measuring import Ratio, in_turns, ratio
 
 # In MiB, and more than a size needs that fits by a hair: a given size has no second attempt.
-LIMITS = {"cnn": (170, 400), "transformer": (60, 200), "mlp": (500, 700)}
+LIMITS = {"cnn": (170, 400), "transformer": (60, 200), "mlp": (530, 700)}
 BATCH_SIZE, ROUNDS = 1024, 9
 
 
@@ -74,8 +75,8 @@ def planned(name, memory):
 def main():
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # whose convolutions do not survive it if memory runs out
-    for name, limits in LIMITS.items():
-        for limit in limits:
+    for name in sys.argv[1:] or LIMITS:
+        for limit in LIMITS[name]:
             found = call("auto.measure", name, TF_CPU_BFC_MEM_LIMIT_IN_MB=str(limit))
             largest, recommended = planned(name, f"{limit}MiB")
             print(
