@@ -17,7 +17,7 @@ import tensorflow as tf
 if not tf.executing_eagerly():
     tf.compat.v1.enable_eager_execution()
 
-# What has been imported stays: looking through it for garbage again and again took a seventh of the suite's time.
+# What has been imported stays: looking through it for garbage again and again took a seventh of test_losses.py's time.
 gc.collect()
 gc.freeze()
 
