@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import bigbatch
+from bigbatch.diagnostics.trials import Trials
 
 pytestmark = pytest.mark.xdist_group("plan")  # most tests share one
 layers = keras.layers
@@ -74,6 +75,17 @@ def test_what_was_predicted_was_run_and_came_true(made):
     assert 1 < largest.micro_batch_size < 256
     assert largest.predicted == pytest.approx(largest.peak, rel=0.15)
     assert largest.peak > 0.5 * plan.memory
+
+
+def test_a_delay_does_not_count_for_all_micro_batches(monkeypatch):
+    """An update of one micro-batch that was slow by chance must not make 128 of them look fast."""
+
+    def run(step, num_samples):
+        return 0, 0.001 + 0.010 * num_samples / 8 + (0.005 if num_samples == 8 else 0.0)
+
+    monkeypatch.setattr(Trials, "_run", lambda trials, *arguments: run(*arguments))
+    trials = Trials(None, [np.ones((1, 2))], 1024, None)
+    assert trials._measure(None, 8).seconds_per_update == pytest.approx(run(None, 1024)[1], rel=0.05)
 
 
 def test_it_can_be_read(made):

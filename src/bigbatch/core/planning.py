@@ -13,6 +13,9 @@ from typing import Callable, NamedTuple
 
 _NUM_POINTS = 4
 _MAX_CHECKS = 6
+_TRUE = 0.05
+# Sizes grow by this after a prediction that came true, and after one that did not.
+_LONG, _SHORT = 4, 2
 # Where a prediction that fits leaves more of the memory unused, a better one is worth a trial.
 _CLOSE = 0.95
 # What an allocator can use of a limit, if its free memory is in pieces.
@@ -46,6 +49,15 @@ class Line(NamedTuple):
         per_sample = min(max(0.0, steepness), mean_peak / mean_size)
         return cls(round(mean_peak - per_sample * mean_size, 6), round(per_sample, 6))
 
+    @classmethod
+    def through(cls, points: list[tuple[int, float]]) -> Line:
+        """Of two points at most, which it meets wherever it begins: a part of a curve may be steeper than the whole."""
+        if len(points) < 2:
+            return cls(sum(peak for _, peak in points), 0.0)
+        (size, peak), (larger, its_peak) = points
+        per_sample = max(0.0, (its_peak - peak) / (larger - size))
+        return cls(its_peak - per_sample * larger, per_sample)
+
     def at(self, samples: int) -> float:
         return self.fixed + self.per_sample * samples
 
@@ -63,9 +75,18 @@ class Trial(NamedTuple):
     predicted: float | None
     peak: float | None
 
+    @property
+    def came_true(self) -> bool:
+        """Whether its peak is what was predicted."""
+        if not self.predicted or not self.peak:
+            return False
+        return abs(self.predicted / self.peak - 1) <= _TRUE
+
 
 class Search:
     """Runs sizes that grow, then the largest that should fit, until one does and leaves little memory unused.
+
+    They grow carefully where the line bends, so that the next one is predicted by sizes beyond the bend.
 
     Args:
         measure: the peak of a size, or `None` where memory ran out.
@@ -80,9 +101,12 @@ class Search:
         self.trials: list[Trial] = []
 
     def run(self) -> None:
-        for size in growing(self._batch_size):
-            if self._line_at(size).at(size) > self._budget or not self.tries(size):
-                break
+        size = 1
+        while self._line_at(size).at(size) <= self._budget and self.tries(size) and size < self._batch_size:
+            came_true = self.trials[-1].came_true
+            if not came_true and size // 2 not in [0, *(trial.size for trial in self.trials)]:
+                self.tries(size // 2)  # which tells how the line goes on
+            size = min(self._batch_size, size * (_LONG if came_true else _SHORT))
         for _ in range(_MAX_CHECKS):
             size = self._candidate()
             if size <= self.largest() or self.largest() == 0:
@@ -107,8 +131,12 @@ class Search:
         return self._fits(self.trials[-1])
 
     def line(self) -> Line:
-        """Of the largest sizes that ran."""
-        return Line.fitted(self._points()[-_NUM_POINTS:])
+        """Of the largest sizes that fit and are far enough apart: neighbours tell of their noise, not of the line."""
+        apart: list[tuple[int, float]] = []
+        for size, peak in reversed(self._points()):
+            if size <= self.largest() and (not apart or 2 * size <= apart[-1][0]):
+                apart.append((size, peak))
+        return Line.fitted(apart[:_NUM_POINTS])
 
     def largest(self) -> int:
         """The largest size that fits; 0 if none does."""
@@ -129,20 +157,10 @@ class Search:
         below, above = ([each for each in points if (each[0] < size) is is_below] for is_below in (True, False))
         if not above:
             above, below = points[-1:], [each for each in points if 2 * each[0] <= points[-1][0]]
-        return Line.fitted(below[-1:] + above[:1])
+        return Line.through(below[-1:] + above[:1])
 
     def _points(self) -> list[tuple[int, float]]:
         return sorted((trial.size, trial.peak) for trial in self.trials if trial.peak is not None)
 
     def _fits(self, trial: Trial) -> bool:
         return trial.peak is not None and trial.peak <= self._budget
-
-
-def growing(batch_size: int) -> list[int]:
-    """Sizes to begin with: few, and yet close enough to each other to see where the line begins.
-
-    >>> growing(300), growing(3)
-    ([1, 2, 4, 8, 32, 128, 300], [1, 2, 3])
-    """
-    sizes = [1, 2, 4, *(8 * 4**power for power in range(20))]
-    return [*(size for size in sizes if size < batch_size), batch_size]

@@ -16,6 +16,8 @@ from bigbatch.training.update import Update, traced
 
 # The peak depends on which operations happen to run side by side.
 _REPEATS = 3
+# So many micro-batches tell how long the others take: with fewer, a moment's delay of one would count for all.
+_MANY = 16
 
 
 class Measurement(NamedTuple):
@@ -55,12 +57,12 @@ class Trials:
         return measurement
 
     def _measure(self, step: Any, size: int) -> Measurement:
-        """From updates of one and of three micro-batches: the others take as long, and no more memory."""
+        """From updates of one micro-batch and of many: the others take as long, and no more memory."""
         total = -(-self._batch_size // size)
-        few, more = 1, min(3, total)
+        few, more = 1, min(_MANY, total)
         first_peak, first = self._run(step, few * size)
         peak, seconds = (first_peak, first) if more == few else self._run(step, more * size)
-        # On a busy machine, three may take less time than one; then a third of them must do.
+        # On a busy machine, many may take less time than one; then their mean must do.
         per_micro_batch = (seconds - first) / max(1, more - few) if seconds > first else seconds / more
         not_seen = max(0, self._batch_size - more * size) * self._bytes_per_sample()
         return Measurement(max(first_peak, peak) + not_seen, seconds + per_micro_batch * (total - more))
