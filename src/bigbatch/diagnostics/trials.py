@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from statistics import median_low
 from typing import Any, NamedTuple
 
 import keras
@@ -14,10 +15,12 @@ from bigbatch.training import batches, replicas, snapshot
 from bigbatch.training.memory import running_out
 from bigbatch.training.update import Update, traced
 
-# The peak depends on which operations happen to run side by side.
-_REPEATS = 3
-# So many micro-batches tell how long the others take: with fewer, a moment's delay of one would count for all.
-_MANY = 16
+# Operations that run side by side by chance make the peak of one update in ten a third larger. Where memory is short,
+# the allocator lets one of them wait for the other: what an update needs is its usual peak.
+_REPEATS, _SECONDS = 5, 0.5
+# All but the first micro-batch take the same memory, so two tell the peak; and many tell the time of the others: a
+# moment's delay of one must not count for all.
+_FEW, _MANY = 2, 16
 
 
 class Measurement(NamedTuple):
@@ -57,26 +60,29 @@ class Trials:
         return measurement
 
     def _measure(self, step: Any, size: int) -> Measurement:
-        """From updates of one micro-batch and of many: the others take as long, and no more memory."""
+        """From updates of a few micro-batches and of many: the others take as long, and no more memory."""
         total = -(-self._batch_size // size)
-        few, more = 1, min(_MANY, total)
-        first_peak, first = self._run(step, few * size)
-        peak, seconds = (first_peak, first) if more == few else self._run(step, more * size)
-        # On a busy machine, many may take less time than one; then their mean must do.
-        per_micro_batch = (seconds - first) / max(1, more - few) if seconds > first else seconds / more
-        not_seen = max(0, self._batch_size - more * size) * self._bytes_per_sample()
-        return Measurement(max(first_peak, peak) + not_seen, seconds + per_micro_batch * (total - more))
+        few, many = min(_FEW, total), min(_MANY, total)
+        peak, first = self._run(step, few * size)
+        seconds = first if many == few else self._run(step, many * size)[1]
+        # On a busy machine, many may take less time than a few; then their mean must do.
+        per_micro_batch = (seconds - first) / max(1, many - few) if seconds > first else seconds / many
+        not_seen = max(0, self._batch_size - few * size) * self._bytes_per_sample()
+        return Measurement(peak + not_seen, seconds + per_micro_batch * (total - many))
 
     def _run(self, step: Any, num_samples: int) -> tuple[int, float]:
+        """The usual peak of an update, and the least time."""
         batch = self._batch(min(num_samples, self._batch_size))
         step(batch)  # traces
-        self._meter.begin()
-        times = []
-        for _ in range(_REPEATS):
+        peaks: list[int] = []
+        times: list[float] = []
+        while len(times) < _REPEATS or sum(times) < _SECONDS:
+            self._meter.begin()
             start = time.perf_counter()
             tf.nest.map_structure(np.asarray, step(batch))
             times.append(time.perf_counter() - start)
-        return self._meter.end(), min(times)
+            peaks.append(self._meter.end())
+        return median_low(peaks), min(times)
 
     def _batch(self, num_samples: int) -> Any:
         rows = np.arange(num_samples) % batches.num_samples(self._data)
