@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import limited
 import limited_convolution
+import limited_slots
 import numpy as np
 import pytest
 from limiting import run_limited
@@ -48,6 +49,15 @@ def test_equals_the_whole_batch_with_memory_for_it(name, trained):
     for ours, theirs in zip(auto["values"], whole["values"], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(auto["logs"]["loss"], whole["logs"]["loss"], rtol=1e-10)
+
+
+def test_the_first_update_takes_what_the_others_do():
+    """Slots are one tensor of zeros before it: it would fit whole, the others would not, and no size would be the run's."""
+    auto = run_limited(limited_slots.__file__, 36, "auto")
+    assert "800 samples at a time do not fit, 400 do" in auto["told"][0]
+    fixed = run_limited(limited_slots.__file__, 1000, "400")
+    for ours, theirs in zip(auto["weights"], fixed["weights"], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_convolution_without_memory_is_survived_without_onednn():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import ceil
 from statistics import median_low
 from typing import Any, NamedTuple
 
@@ -17,10 +18,11 @@ from bigbatch.training.update import Update, traced
 
 # Operations that run side by side by chance make the peak of one update in ten a third larger. Where memory is short,
 # the allocator lets one of them wait for the other: what an update needs is its usual peak.
-_REPEATS, _SECONDS = 5, 0.5
-# All but the first micro-batch take the same memory, so two tell the peak; and many tell the time of the others: a
-# moment's delay of one must not count for all.
-_FEW, _MANY = 2, 16
+_REPEATS = 5
+# All but the first micro-batch take the same memory, so two tell the peak. More tell the time of the others: those of
+# half a second, so that a moment's delay does not count for all.
+_FEW, _MORE, _MANY = 2, 4, 16
+_SECONDS = 0.5
 
 
 class Measurement(NamedTuple):
@@ -60,29 +62,29 @@ class Trials:
         return measurement
 
     def _measure(self, step: Any, size: int) -> Measurement:
-        """From updates of a few micro-batches and of many: the others take as long, and no more memory."""
+        """From updates of few micro-batches and of more: the others take as long, and no more memory."""
         total = -(-self._batch_size // size)
-        few, many = min(_FEW, total), min(_MANY, total)
+        few = min(_FEW, total)
         peak, first = self._run(step, few * size)
-        seconds = first if many == few else self._run(step, many * size)[1]
-        # On a busy machine, many may take less time than a few; then their mean must do.
-        per_micro_batch = (seconds - first) / max(1, many - few) if seconds > first else seconds / many
+        more = min(total, _MANY, max(_MORE, ceil(few * _SECONDS / first)))
+        seconds = first if more == few else self._run(step, more * size)[1]
+        # On a busy machine, more may take less time than few; then their mean must do.
+        per_micro_batch = (seconds - first) / max(1, more - few) if seconds > first else seconds / more
         not_seen = max(0, self._batch_size - few * size) * self._bytes_per_sample()
-        return Measurement(peak + not_seen, seconds + per_micro_batch * (total - many))
+        return Measurement(peak + not_seen, seconds + per_micro_batch * (total - more))
 
     def _run(self, step: Any, num_samples: int) -> tuple[int, float]:
         """The usual peak of an update, and the least time."""
         batch = self._batch(min(num_samples, self._batch_size))
         step(batch)  # traces
-        peaks: list[int] = []
-        times: list[float] = []
-        while len(times) < _REPEATS or sum(times) < _SECONDS:
-            self._meter.begin()
-            start = time.perf_counter()
-            tf.nest.map_structure(np.asarray, step(batch))
-            times.append(time.perf_counter() - start)
-            peaks.append(self._meter.end())
+        peaks, times = zip(*(self._once(step, batch) for _ in range(_REPEATS)))
         return median_low(peaks), min(times)
+
+    def _once(self, step: Any, batch: Any) -> tuple[int, float]:
+        self._meter.begin()
+        start = time.perf_counter()
+        tf.nest.map_structure(np.asarray, step(batch))
+        return self._meter.end(), time.perf_counter() - start
 
     def _batch(self, num_samples: int) -> Any:
         rows = np.arange(num_samples) % batches.num_samples(self._data)

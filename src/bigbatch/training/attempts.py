@@ -8,10 +8,10 @@ import keras
 import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
-from bigbatch.training import replicas, stream
+from bigbatch.training import optimizers, replicas, stream
 from bigbatch.training.figures import Watch
 from bigbatch.training.memory import ELSEWHERE, OutOfMemory, running_out
-from bigbatch.training.snapshot import Snapshot, applied_to, held_by, touched
+from bigbatch.training.snapshot import Snapshot, applied_to, held_by, touched, unshare
 from bigbatch.training.update import Update, traced
 
 Window = tuple[Any, Any, Any, Any]  # iterator, packed batches, number of batches, factor of the learning rate
@@ -55,10 +55,12 @@ class Alone(_Attempt):
 
     def run(self, window: Window, is_proven: bool) -> tuple[OutOfMemory, Any]:
         """Makes an update, or leaves everything as it was. Returns the failure and the logs. Context: eager."""
+        not_built = [each for each in optimizers.optimizers_of(self._model) if not each.built]
         snapshot = self._snapshot(self._update, window, is_proven, with_applied=not is_proven)
         self._applying.assign(False)
         logs = None
         with running_out() as failure:
+            unshare(replicas.copies(slot for optimizer in not_built for slot in optimizer.variables))
             logs = self._update(*window)
         if failure and is_proven and bool(self._applying):
             _refuse_half(failure)

@@ -30,6 +30,16 @@ class Snapshot:
             variable.assign(value)
 
 
+def unshare(variables: Iterable[tf.Variable]) -> None:
+    """Gives each variable memory of its own.
+
+    Slots that a trace has built are one tensor of zeros until they are assigned: a first update would fit where the
+    second does not. Context: eager.
+    """
+    for variable in variables:
+        variable.assign(tf.raw_ops.DeepCopy(x=variable.read_value()))
+
+
 def touched(function: Any, *arguments: Any) -> list[tf.Variable]:
     """The variables that a traced function reads or writes, whoever made them."""
     return list(function.get_concrete_function(*arguments).graph.variables)
