@@ -15,11 +15,11 @@ import bigbatch
 
 APPLICATIONS = {
     "VGG16": 32,
+    "VGG19": 32,
     "ConvNeXtTiny": 32,
     "MobileNetV2": 32,
     "MobileNetV3Small": 32,
     "EfficientNetB0": 32,
-    "EfficientNetV2B0": 32,
     "ResNet50": 32,
     "ResNet50V2": 32,
     "Xception": 71,

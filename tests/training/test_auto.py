@@ -52,7 +52,7 @@ def test_equals_the_whole_batch_with_memory_for_it(name, trained):
 
 
 def test_the_first_update_takes_what_the_others_do():
-    """Slots are one tensor of zeros before it: it would fit whole, the others would not, and no size would be the run's."""
+    """Before it, slots are one tensor of zeros: it would fit whole and the others would not, as with no given size."""
     auto = run_limited(limited_slots.__file__, 36, "auto")
     assert "800 samples at a time do not fit, 400 do" in auto["told"][0]
     fixed = run_limited(limited_slots.__file__, 1000, "400")
