@@ -55,7 +55,7 @@ class Alone(_Attempt):
 
     def run(self, window: Window, is_proven: bool) -> tuple[OutOfMemory, Any]:
         """Makes an update, or leaves everything as it was. Returns the failure and the logs. Context: eager."""
-        not_built = [each for each in optimizers.optimizers_of(self._model) if not each.built]
+        not_built = [] if is_proven else [each for each in optimizers.optimizers_of(self._model) if not each.built]
         snapshot = self._snapshot(self._update, window, is_proven, with_applied=not is_proven)
         self._applying.assign(False)
         logs = None
