@@ -6,12 +6,16 @@ For three models and two limits: the size that was found, the attempts that fail
 the size is settled over one with that size given, and what `plan` predicts of the largest size that fits, over what it
 measures. Then, where memory is no matter, what an update of the CNN and the transformer takes by "auto" and in the size
 that `plan` recommends over plain Keras' whole batch.
+
+Behind every ratio is that of a twin: the same as what it is compared with, made and measured once more. A ratio tells
+no more than how far it is from its twin's.
 """
 
 import logging
 import os
 import re
 import sys
+import time
 
 from apart import call
 from measuring import Ratio, in_turns, ratio
@@ -20,7 +24,8 @@ from measuring import Ratio, in_turns, ratio
 LIMITS = {"cnn": (170, 400), "transformer": (60, 200), "mlp": (600, 720)}
 BATCH_SIZES = {"cnn": 1024, "transformer": 1024, "mlp": 4096}  # for which the smaller limits do not suffice
 WITH_ROOM = ("cnn", "transformer")  # small micro-batches of the MLP read all of its weights again
-ROUNDS = 9
+ROUNDS = 100
+MOST_SECONDS = 200  # of all rounds
 
 
 def dataset_of(name):
@@ -56,19 +61,22 @@ def measure(name):
     auto()
     size = int(re.search(r"micro_batch_size=(\d+)", told[-1])[1]) if told else BATCH_SIZES[name]
     failed = int(re.search(r"(\d+) failed", told[-1])[1]) if told else 0
-    times = in_turns({"auto": auto, "fixed": trainer(model, dataset, size)}, ROUNDS)
-    return {"size": size, "failed": failed, "ratio": ratio(times["auto"]["wall"], times["fixed"]["wall"])}
+    ways = {"given": trainer(model, dataset, size), "auto": auto, "twin": trainer(model, dataset, size)}
+    times = in_turns(ways, ROUNDS, most_seconds=MOST_SECONDS)
+    ratios = {way: ratio(times[way]["wall"], times["given"]["wall"]) for way in ("auto", "twin")}
+    return {"size": size, "failed": failed, **ratios}
 
 
 def with_room(name):
     """Runs in a process of its own: the size that `plan` recommends, and how it and "auto" compare with plain Keras."""
     from workloads import compiled, load
 
-    size = planned(name, "8GB")[1]
+    size = planned(name, "8GB")["recommended"]
     dataset = dataset_of(name)
-    ways = {way: trainer(compiled(load(name).make()), dataset, way) for way in (None, "auto", size)}
-    times = in_turns(ways, ROUNDS)
-    return [size, *(ratio(times[way]["cpu"], times[None]["cpu"]) for way in ("auto", size))]
+    sizes = {"keras": None, "auto": "auto", "planned": size, "twin": None}
+    ways = {way: trainer(compiled(load(name).make()), dataset, sizes[way]) for way in sizes}
+    times = in_turns(ways, ROUNDS, most_seconds=MOST_SECONDS)
+    return {"size": size, **{way: ratio(times[way]["cpu"], times["keras"]["cpu"]) for way in sizes}}
 
 
 def planned(name, memory):
@@ -77,8 +85,12 @@ def planned(name, memory):
     import bigbatch
 
     model, x, y = made(name)
+    began = time.perf_counter()
     plan = bigbatch.plan(compiled(model), x, y, batch_size=BATCH_SIZES[name], memory=memory)
-    return [row for row in plan.table if row.fits][-1], plan.micro_batch_size
+    seconds, largest = time.perf_counter() - began, [row for row in plan.table if row.fits][-1]
+    accuracy = largest.predicted / largest.peak
+    sizes = {"largest": largest.micro_batch_size, "recommended": plan.micro_batch_size}
+    return sizes | {"accuracy": accuracy, "seconds": seconds}
 
 
 def main():
@@ -87,17 +99,22 @@ def main():
     for name in sys.argv[1:] or LIMITS:
         for limit in LIMITS[name]:
             found = call("auto.measure", name, TF_CPU_BFC_MEM_LIMIT_IN_MB=str(limit))
-            largest, recommended = planned(name, f"{limit}MiB")
+            plan = planned(name, f"{limit}MiB")
             print(
                 f"{name:12} {limit:4} MiB: auto {found['size']:4} after {found['failed']} failures, "
-                f"{Ratio(*found['ratio'])} of a given size; plan: largest {largest.micro_batch_size:4}, "
-                f"predicted {largest.predicted / largest.peak:.3f} of its peak, recommends {recommended}",
+                f"{Ratio(*found['auto'])} of a given size, its twin {Ratio(*found['twin'])}; "
+                f"plan in {plan['seconds']:.0f} s: largest {plan['largest']:4}, predicted {plan['accuracy']:.3f} of "
+                f"its peak, recommends {plan['recommended']}",
                 flush=True,
             )
         if name in WITH_ROOM:
-            size, *ratios = call("auto.with_room", name)
-            auto, recommended = (Ratio(*each) for each in ratios)
-            print(f"{name:12} with room: of plain Keras, auto {auto}, plan's choice {size} {recommended}", flush=True)
+            found = call("auto.with_room", name)
+            auto, choice, twin = (Ratio(*found[way]) for way in ("auto", "planned", "twin"))
+            print(
+                f"{name:12} with room: of plain Keras, auto {auto}, plan's choice {found['size']} {choice}, "
+                f"its twin {twin}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbatch.core.planning import Line, Search
+from bigbatch.core.split import even_size
+
+LARGE = 10**6  # a batch that any size here splits evenly
 
 
 def searched(peak, batch_size, budget):
@@ -20,7 +23,9 @@ def test_a_straight_line_is_found_at_once(fixed, per_sample, batch_size, capacit
     budget = fixed + per_sample * capacity
     search = searched(lambda size: fixed + per_sample * size, batch_size, budget)
     expected = min(capacity, batch_size)
-    assert 0.94 * expected - 1 <= search.largest() <= expected
+    almost = max(1, int(0.94 * expected - 1))
+    assert even_size(batch_size, almost) <= search.largest() <= even_size(batch_size, expected)
+    assert all(trial.size == even_size(batch_size, trial.size) for trial in search.trials)
     assert len(search.trials) <= 4 + math.log(batch_size, 4) + 6
 
 
@@ -44,7 +49,7 @@ def test_a_bend_is_found_between_what_fits_and_what_does_not(budget):
     def peak(size):
         return max(60 + 0.2 * size, 10 + 0.6 * size)
 
-    search = Search(peak, 1024, budget)
+    search = Search(peak, LARGE, budget)
     search.run()
     [largest] = [trial for trial in search.trials if trial.size == search.largest()]
     assert 0.95 * budget - 1 < largest.peak <= budget
@@ -61,7 +66,7 @@ def test_sizes_grow_carefully_where_the_line_bends():
 
 def test_a_steep_part_is_met_where_it_is():
     """As a network of convolutions had it: sizes that do not fit must not be tried one after the other."""
-    search = Search(lambda size: 45 + 0.53 * size if size <= 512 else 316 + 1.35 * (size - 512), 1024, 400)
+    search = Search(lambda size: 45 + 0.53 * size if size <= 512 else 316 + 1.35 * (size - 512), LARGE, 400)
     search.run()
     assert 0.95 * 574 < search.largest() <= 574
     assert [trial.size for trial in search.trials if trial.size > 512] == [669, 516, 574]
@@ -77,9 +82,16 @@ def test_the_line_is_not_that_of_neighbours():
 
 def test_peaks_that_nobody_saw():
     """Resident memory need not grow: another model may have left enough behind."""
-    search = searched(lambda size: 0.0 if size < 8 else 100.0 * size, 64, 3300)
+    search = searched(lambda size: 0.0 if size < 8 else 100.0 * size, LARGE, 3300)
     assert search.largest() == 33
     assert searched(lambda size: 0.0, 64, 3300).largest() == 64
+
+
+def test_sizes_that_take_memory_for_nothing_are_not_tried():
+    """By 155 samples, 1000 are seven micro-batches, and by 143, too; six take 167, which do not fit."""
+    search = searched(lambda size: 100 + 10 * size, 1000, 1650)
+    assert search.largest() == 143
+    assert search.confirmed(lambda size: size < 143) == 112  # 121, which is 0.85 of it, makes nine, and so does 112
 
 
 def test_nothing_fits():
@@ -100,7 +112,7 @@ def test_a_cliff_is_not_climbed_one_by_one():
 
 
 def test_what_is_not_confirmed_gives_way_to_a_little_less():
-    search = searched(lambda size: 100 + 10 * size, 1000, 1100)
+    search = searched(lambda size: 100 + 10 * size, LARGE, 1100)
     assert search.largest() == 100
     asked = []
     assert search.confirmed(lambda size: asked.append(size) or size < 80) == 72

@@ -81,7 +81,7 @@ def test_what_was_predicted_was_run_and_came_true(made):
 def test_a_delay_does_not_count_for_all_micro_batches(monkeypatch):
     """An update of few micro-batches that was slow by chance must not make 128 of them look fast."""
 
-    def run(step, num_samples):
+    def run(step, num_samples, at_least=1):
         return 0, 0.001 + 0.010 * num_samples / 8 + (0.005 if num_samples == 16 else 0.0)
 
     monkeypatch.setattr(Trials, "_run", lambda trials, *arguments: run(*arguments))

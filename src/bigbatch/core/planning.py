@@ -5,11 +5,18 @@
 holds from some size on. Below it, another moment of the update takes the most: applying the optimizer, or the work of a
 convolution. So only the largest sizes that were measured tell the line. A size is predicted by those around it, or by
 the two largest that are far enough apart, and what should fit is measured next, until a prediction comes true.
+
+Only sizes are tried that split the batch evenly. A smaller one that makes as many micro-batches takes as long in less
+memory; and where both are powers of two, tensors fit the pieces of memory that others leave: an allocator does not
+split a piece of less than twice what is asked for (26 million weights in layers of 1024, TensorFlow 2.21: 637 MiB with
+2048 samples, 708 with 2040).
 """
 
 from __future__ import annotations
 
 from typing import Callable, NamedTuple
+
+from bigbatch.core.split import even_size
 
 _NUM_POINTS = 4
 _MAX_CHECKS = 6
@@ -104,9 +111,10 @@ class Search:
         size = 1
         while self._line_at(size).at(size) <= self._budget and self.tries(size) and size < self._batch_size:
             came_true = self.trials[-1].came_true
-            if not came_true and size // 2 not in [0, *(trial.size for trial in self.trials)]:
-                self.tries(size // 2)  # which tells how the line goes on
-            size = min(self._batch_size, size * (_LONG if came_true else _SHORT))
+            half = self._even(size / 2)
+            if not came_true and half not in [trial.size for trial in self.trials]:
+                self.tries(half)  # which tells how the line goes on
+            size = self._even(size * (_LONG if came_true else _SHORT))
         for _ in range(_MAX_CHECKS):
             size = self._candidate()
             if size <= self.largest() or self.largest() == 0:
@@ -119,7 +127,7 @@ class Search:
         size = self.largest()
         while size and not confirms(size):
             others = [trial.size for trial in self.trials]
-            size = max(int(_SQUEEZED * size), *(each for each in (0, *others) if each < size))
+            size = max(self._even(_SQUEEZED * size) if size > 1 else 0, *(each for each in (0, *others) if each < size))
             if size and size not in others:
                 self.tries(size)
         return size
@@ -146,10 +154,13 @@ class Search:
         """What should just fit, between the largest size that does and the smallest that does not."""
         too_large = min((trial for trial in self.trials if not self._fits(trial)), default=None)
         if too_large is None:
-            return self._line_at(self._batch_size).largest(self._budget, self._batch_size)
+            return self._even(self._line_at(self._batch_size).largest(self._budget, self._batch_size))
         # Where memory ran out, nobody knows how much it would have taken.
         most = too_large.size - 1 if too_large.peak else (self.largest() + too_large.size) // 2
-        return self._line_at(too_large.size).largest(self._budget, most)
+        return self._even(self._line_at(too_large.size).largest(self._budget, most))
+
+    def _even(self, size: float) -> int:
+        return even_size(self._batch_size, max(1, int(size)))
 
     def _line_at(self, size: int) -> Line:
         """Through the sizes around it, or through the largest and one of at most half of it, where none is larger."""

@@ -18,3 +18,13 @@ def head_size(num_samples: Any, micro_batch_size: int) -> Any:
         (2, 4, 3)
     """
     return (num_samples - 1) % micro_batch_size + 1
+
+
+def even_size(num_samples: int, micro_batch_size: int) -> int:
+    """The least size that makes no more micro-batches: these take as long, and less memory.
+
+    >>> even_size(10, 7), even_size(10, 4), even_size(10, 12)
+    (5, 4, 10)
+    """
+    number = -(-num_samples // micro_batch_size)
+    return -(-num_samples // number)

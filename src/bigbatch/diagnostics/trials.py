@@ -19,6 +19,8 @@ from bigbatch.training.update import Update, traced
 # Operations that run side by side by chance make the peak of one update in ten a third larger. Where memory is short,
 # the allocator lets one of them wait for the other: what an update needs is its usual peak.
 _REPEATS = 5
+# Those of long updates are of large operations that do not meet, and three tell as well as five; for a time, two do.
+_REPEATS_OF_A_PEAK, _REPEATS_OF_A_TIME = 3, 2
 # All but the first micro-batch take the same memory, so two tell the peak. More tell the time of the others: those of
 # half a second, so that a moment's delay does not count for all.
 _FEW, _MORE, _MANY = 2, 4, 16
@@ -65,19 +67,24 @@ class Trials:
         """From updates of few micro-batches and of more: the others take as long, and no more memory."""
         total = -(-self._batch_size // size)
         few = min(_FEW, total)
-        peak, first = self._run(step, few * size)
+        peak, first = self._run(step, few * size, _REPEATS_OF_A_PEAK)
         more = min(total, _MANY, max(_MORE, ceil(few * _SECONDS / first)))
-        seconds = first if more == few else self._run(step, more * size)[1]
+        seconds = first if more == few else self._run(step, more * size, _REPEATS_OF_A_TIME)[1]
         # On a busy machine, more may take less time than few; then their mean must do.
         per_micro_batch = (seconds - first) / max(1, more - few) if seconds > first else seconds / more
         not_seen = max(0, self._batch_size - few * size) * self._bytes_per_sample()
         return Measurement(peak + not_seen, seconds + per_micro_batch * (total - more))
 
-    def _run(self, step: Any, num_samples: int) -> tuple[int, float]:
-        """The usual peak of an update, and the least time."""
+    def _run(self, step: Any, num_samples: int, at_least: int) -> tuple[int, float]:
+        """The usual peak of an update, and the least time; a long one is not repeated more than it must be."""
         batch = self._batch(min(num_samples, self._batch_size))
         step(batch)  # traces
-        peaks, times = zip(*(self._once(step, batch) for _ in range(_REPEATS)))
+        peaks: list[int] = []
+        times: list[float] = []
+        while len(times) < at_least or (len(times) < _REPEATS and sum(times) < _SECONDS):
+            peak, seconds = self._once(step, batch)
+            peaks.append(peak)
+            times.append(seconds)
         return median_low(peaks), min(times)
 
     def _once(self, step: Any, batch: Any) -> tuple[int, float]:
