@@ -29,6 +29,7 @@ bench: $(READY)  ## compares with everybody: time, memory and truth; about an ho
 	-$(MAKE) .rival/.ready  # where gradient-accumulator installs: Python 3.9 to 3.11
 	$(BIN)/python benchmarks/compare.py --output benchmarks/results/compare.json --rival "$(RIVAL)"
 	$(BIN)/python benchmarks/truth.py --output benchmarks/results/truth.json --rival "$(RIVAL)"
+	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/auto.py
 	$(BIN)/python benchmarks/coupled.py
 	$(BIN)/python benchmarks/noise.py

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from typing import Callable, NamedTuple
 
-from bigbatch.core.split import even_size
+from bigbatch.core.split import even_size, num_micro_batches
 
 _NUM_POINTS = 4
 _MAX_CHECKS = 6
 _TRUE = 0.05
-# Sizes grow by this after a prediction that came true, and after one that did not.
-_LONG, _SHORT = 4, 2
+# Sizes grow by this while nothing can be predicted, after a prediction that came true, and after one that did not.
+_FIRST, _LONG, _SHORT = 2, 4, 4 / 3
+# Where to look for what is behind a bend with the largest size: at such parts of it.
+_BEHIND = 0.6, 0.8
 # Where a prediction that fits leaves more of the memory unused, a better one is worth a trial.
 _CLOSE = 0.95
 # What an allocator can use of a limit, if its free memory is in pieces.
@@ -93,7 +95,7 @@ class Trial(NamedTuple):
 class Search:
     """Runs sizes that grow, then the largest that should fit, until one does and leaves little memory unused.
 
-    They grow carefully where the line bends, so that the next one is predicted by sizes beyond the bend.
+    They grow carefully where the line bends, so that the next one is predicted by sizes behind the bend.
 
     Args:
         measure: the peak of a size, or `None` where memory ran out.
@@ -110,17 +112,34 @@ class Search:
     def run(self) -> None:
         size = 1
         while self._line_at(size).at(size) <= self._budget and self.tries(size) and size < self._batch_size:
-            came_true = self.trials[-1].came_true
-            half = self._even(size / 2)
-            if not came_true and half not in [trial.size for trial in self.trials]:
-                self.tries(half)  # which tells how the line goes on
-            size = self._even(size * (_LONG if came_true else _SHORT))
+            size = self._next(self.trials[-1])
+        self._approach()
+        self._predict_again()
+
+    def _next(self, trial: Trial) -> int:
+        factor = _LONG if trial.came_true else _SHORT if trial.predicted else _FIRST
+        return max(self._even(factor * trial.size), self._size_of(num_micro_batches(self._batch_size, trial.size) - 1))
+
+    def _approach(self) -> None:
+        """Tries what should just fit, as long as it is more than what does."""
         for _ in range(_MAX_CHECKS):
             size = self._candidate()
             if size <= self.largest() or self.largest() == 0:
                 return
             if self.tries(size) and (self.trials[-1].peak or 0.0) > _CLOSE * self._budget:
                 return
+
+    def _predict_again(self) -> None:
+        """Where the largest size surprised, one that is behind the bend with it is run, and then the largest again."""
+        for part in _BEHIND:
+            sizes = {trial.size: trial for trial in self.trials}
+            largest = sizes.get(self.largest())
+            if largest is None or largest.predicted is None or largest.came_true:
+                return
+            behind = self._size_of(round(self._batch_size / (part * largest.size)))
+            if behind not in sizes:
+                self.tries(behind)
+                self.tries(largest.size)
 
     def confirmed(self, confirms: Callable[[int], bool]) -> int:
         """The largest size that fits and is confirmed, 0 if none is; where one is not, a little less is tried."""
@@ -133,7 +152,8 @@ class Search:
         return size
 
     def tries(self, size: int) -> bool:
-        """Whether a size fits, measured."""
+        """Whether a size fits, measured; what an earlier trial of it has told is forgotten."""
+        self.trials = [trial for trial in self.trials if trial.size != size]
         predicted = self._line_at(size).at(size) if len(self._points()) > 1 else None
         self.trials.append(Trial(size, predicted, self._measure(size)))
         return self._fits(self.trials[-1])
@@ -162,12 +182,18 @@ class Search:
     def _even(self, size: float) -> int:
         return even_size(self._batch_size, max(1, int(size)))
 
+    def _size_of(self, number: int) -> int:
+        """The samples of so many micro-batches."""
+        return -(-self._batch_size // number)
+
     def _line_at(self, size: int) -> Line:
-        """Through the sizes around it, or through the largest and one of at most half of it, where none is larger."""
+        """Through the sizes around it, or through the largest and one far enough from it, where none is larger."""
         points = self._points()
         below, above = ([each for each in points if (each[0] < size) is is_below] for is_below in (True, False))
-        if not above:
-            above, below = points[-1:], [each for each in points if 2 * each[0] <= points[-1][0]]
+        if not above and points:
+            last = points[-1][0]
+            far_enough = last - min(last, size - last) / 2  # as far as half of the way that is left, if there is room
+            above, below = points[-1:], [each for each in points if each[0] <= far_enough]
         return Line.through(below[-1:] + above[:1])
 
     def _points(self) -> list[tuple[int, float]]:

@@ -20,11 +20,14 @@ def head_size(num_samples: Any, micro_batch_size: int) -> Any:
     return (num_samples - 1) % micro_batch_size + 1
 
 
+def num_micro_batches(num_samples: int, micro_batch_size: int) -> int:
+    return -(-num_samples // micro_batch_size)
+
+
 def even_size(num_samples: int, micro_batch_size: int) -> int:
     """The least size that makes no more micro-batches: these take as long, and less memory.
 
     >>> even_size(10, 7), even_size(10, 4), even_size(10, 12)
     (5, 4, 10)
     """
-    number = -(-num_samples // micro_batch_size)
-    return -(-num_samples // number)
+    return -(-num_samples // num_micro_batches(num_samples, micro_batch_size))

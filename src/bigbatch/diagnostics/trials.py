@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bigbatch.core.split import num_micro_batches
 from bigbatch.diagnostics.meters import Meter
 from bigbatch.training import batches, replicas, snapshot
 from bigbatch.training.memory import running_out
@@ -65,7 +66,7 @@ class Trials:
 
     def _measure(self, step: Any, size: int) -> Measurement:
         """From updates of few micro-batches and of more: the others take as long, and no more memory."""
-        total = -(-self._batch_size // size)
+        total = num_micro_batches(self._batch_size, size)
         few = min(_FEW, total)
         peak, first = self._run(step, few * size, _REPEATS_OF_A_PEAK)
         more = min(total, _MANY, max(_MORE, ceil(few * _SECONDS / first)))
