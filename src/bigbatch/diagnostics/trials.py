@@ -20,8 +20,8 @@ from bigbatch.training.update import Update, traced
 # Operations that run side by side by chance make the peak of one update in ten a third larger. Where memory is short,
 # the allocator lets one of them wait for the other: what an update needs is its usual peak.
 _REPEATS = 5
-# Those of long updates are of large operations that do not meet, and three tell as well as five; for a time, two do.
-_REPEATS_OF_A_PEAK, _REPEATS_OF_A_TIME = 3, 2
+# Long updates are of large operations that do not meet: after so many seconds, three tell a peak, and two a time.
+_PATIENCE, _LEAST_FOR_A_PEAK, _LEAST_FOR_A_TIME = 2.0, 3, 2
 # All but the first micro-batch take the same memory, so two tell the peak. More tell the time of the others: those of
 # half a second, so that a moment's delay does not count for all.
 _FEW, _MORE, _MANY = 2, 4, 16
@@ -68,9 +68,13 @@ class Trials:
         """From updates of few micro-batches and of more: the others take as long, and no more memory."""
         total = num_micro_batches(self._batch_size, size)
         few = min(_FEW, total)
-        peak, first = self._run(step, few * size, _REPEATS_OF_A_PEAK)
+        peak, first = self._run(step, few * size, _LEAST_FOR_A_PEAK)
         more = min(total, _MANY, max(_MORE, ceil(few * _SECONDS / first)))
-        seconds = first if more == few else self._run(step, more * size, _REPEATS_OF_A_TIME)[1]
+        seconds = first
+        if more > few:
+            seconds = self._run(step, more * size, _LEAST_FOR_A_TIME)[1]
+            # Whatever held up all of the few would make the others look fast.
+            first = min(first, self._run(step, few * size, _LEAST_FOR_A_TIME)[1])
         # On a busy machine, more may take less time than few; then their mean must do.
         per_micro_batch = (seconds - first) / max(1, more - few) if seconds > first else seconds / more
         not_seen = max(0, self._batch_size - few * size) * self._bytes_per_sample()
@@ -82,7 +86,7 @@ class Trials:
         step(batch)  # traces
         peaks: list[int] = []
         times: list[float] = []
-        while len(times) < at_least or (len(times) < _REPEATS and sum(times) < _SECONDS):
+        while len(times) < at_least or (len(times) < _REPEATS and sum(times) < _PATIENCE):
             peak, seconds = self._once(step, batch)
             peaks.append(peak)
             times.append(seconds)
