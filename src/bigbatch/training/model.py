@@ -94,14 +94,8 @@ def accumulate(
         require_size("micro_batch_size", micro_batch_size, off="train on whole batches", kinds=kinds)
     windows = Windows(batches_per_update, samples_per_update, learning_rate_rule)
     _require_batch_norm(batch_norm)
-    if whole_batch_loss and not isinstance(micro_batch_size, int):
-        raise ValueError(
-            describe(
-                "`micro_batch_size` must be a positive integer where the loss sees the whole batch.",
-                f"micro_batch_size={micro_batch_size!r}, whole_batch_loss=True",
-                "Without micro-batches, the loss sees the whole batch anyway.",
-            )
-        )
+    if whole_batch_loss:
+        _require_number(micro_batch_size)
     if isinstance(batches_per_update, Adaptive):
         require_noise(model, micro_batch_size, windows, whole_batch_loss)
     is_off = micro_batch_size is None and windows.are_batches
@@ -161,6 +155,17 @@ def _require_fit_of_keras(model: keras.Model) -> None:
                 "A model that joins batches must have the `fit` of Keras, which counts them.",
                 f"{type(model).__name__}.fit",
                 "Move what it does into callbacks, or join batches in the dataset.",
+            )
+        )
+
+
+def _require_number(micro_batch_size: MicroBatchSize) -> None:
+    if not isinstance(micro_batch_size, int):
+        raise ValueError(
+            describe(
+                "`micro_batch_size` must be a positive integer where the loss sees the whole batch.",
+                f"micro_batch_size={micro_batch_size!r}, whole_batch_loss=True",
+                "Without micro-batches, the loss sees the whole batch anyway.",
             )
         )
 
