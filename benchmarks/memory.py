@@ -4,10 +4,12 @@
 
 The floor is what nobody can do without: weights, the slots of Adam, one copy of the gradients and the activations of 16
 samples. It is measured: a forward and a backward pass whose gradients are kept. Every row says what updates of 256 and
-of 4096 samples take over it, each without its inputs, which must be somewhere. The bare loop tells what is the
-allocator's, which may hand out up to twice what it is asked for.
+of 4096 samples take over it, without their inputs: weights and slots, and what is above all that is there between
+updates. The allocator may hand out up to twice what it is asked for; the bare loop tells what of it is its doing.
 """
 
+import gc
+import statistics
 import sys
 
 from apart import call
@@ -15,41 +17,57 @@ from apart import call
 NAMES = ("cnn", "transformer", "mlp")
 WAYS = ("plain_keras", "bigbatch_fit", "bigbatch_windows", "limit")
 NUMBERS = (16, 256)  # of micro-batches
-NUM_PASSES = 256  # of a micro-batch: the peak depends on what meets by chance, and all get as much of it
+UPDATES = 5
+
+
+def taken(model, optimizer, update):
+    """What weights and slots take, and the usual peak above what is there between updates."""
+    import tensorflow as tf
+
+    def memory():
+        return tf.config.experimental.get_memory_info("CPU:0")
+
+    for _ in range(2):
+        update()
+    gc.collect()
+    between, peaks = memory()["current"], []
+    for _ in range(UPDATES):
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        update()
+        peaks.append(memory()["peak"] - between)
+    held = sum(each.numpy().nbytes for each in [*model.variables, *optimizer.variables])
+    return held + statistics.median(peaks)
 
 
 def floor(name):
     """Runs in a process of its own."""
     import tensorflow as tf
-    from measuring import peak
     from tensorflow import keras
     from workloads import load
 
     workload = load(name)
-    model, optimizer, (x, y) = workload.make(), keras.optimizers.Adam(1e-3), workload.data(workload.SIZE)
+    model, optimizer, inputs = workload.make(), keras.optimizers.Adam(1e-3), workload.data(workload.SIZE)
     optimizer.build(model.trainable_variables)
-    inputs = tf.constant(x), tf.constant(y)
+    x, y = map(tf.constant, inputs)
 
     @tf.function
-    def gradients(x, y):
+    def gradients():
         with tf.GradientTape() as tape:
             total = workload.loss_sum(x, y, model(x, training=True))
         return tape.gradient(total, model.trainable_variables)
 
-    return peak(lambda: gradients(*inputs), NUM_PASSES) - x.nbytes - y.nbytes
+    return taken(model, optimizer, gradients)
 
 
-def update(name, way, number):
+def of_update(name, way, number):
     """The same of an update, in a process of its own."""
     import contenders
-    from measuring import peak
     from tensorflow import keras
     from workloads import load
 
-    workload = load(name)
-    _, update = getattr(contenders, way)(workload, number, keras.optimizers.Adam(1e-3))
-    inputs = sum(each.nbytes for each in workload.data(number * workload.SIZE))
-    return peak(update, NUM_PASSES // number) - inputs
+    optimizer = keras.optimizers.Adam(1e-3)
+    model, update = getattr(contenders, way)(load(name), number, optimizer)
+    return taken(model, optimizer, update)
 
 
 def main():
@@ -58,7 +76,7 @@ def main():
         print(f"{name:12} the floor        {least / 2**20:.1f} MiB", flush=True)
         for way in WAYS:
             numbers = NUMBERS[:1] if way == "plain_keras" else NUMBERS
-            ratios = [f"{call('memory.update', name, way, number) / least:.2f}" for number in numbers]
+            ratios = [f"{call('memory.of_update', name, way, number) / least:.2f}" for number in numbers]
             print(f"{name:12} {way:16} {' '.join(ratios)}", flush=True)
 
 

@@ -192,7 +192,7 @@ class Search:
         below, above = ([each for each in points if (each[0] < size) is is_below] for is_below in (True, False))
         if not above and points:
             last = points[-1][0]
-            far_enough = last - min(last, size - last) / 2  # as far as half of the way that is left, if there is room
+            far_enough = last - min(last / 2, size - last)  # as far as the way that is left, if there is room
             above, below = points[-1:], [each for each in points if each[0] <= far_enough]
         return Line.through(below[-1:] + above[:1])
 
