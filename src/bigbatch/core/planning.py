@@ -21,10 +21,10 @@ from bigbatch.core.split import even_size, num_micro_batches
 _NUM_POINTS = 4
 _MAX_CHECKS = 6
 _TRUE = 0.05
-# Sizes grow by this while nothing can be predicted, after a prediction that came true, and after one that did not.
-_FIRST, _LONG, _SHORT = 2, 4, 4 / 3
+# Sizes grow by this after a prediction that came true, and after one that did not.
+_LONG, _SHORT = 4, 2
 # Where to look for what is behind a bend with the largest size: at such parts of it.
-_BEHIND = 0.6, 0.8
+_BEHIND = 0.5, 0.25
 # Where a prediction that fits leaves more of the memory unused, a better one is worth a trial.
 _CLOSE = 0.95
 # What an allocator can use of a limit, if its free memory is in pieces.
@@ -117,7 +117,7 @@ class Search:
         self._predict_again()
 
     def _next(self, trial: Trial) -> int:
-        factor = _LONG if trial.came_true else _SHORT if trial.predicted else _FIRST
+        factor = _LONG if trial.came_true else _SHORT
         return max(self._even(factor * trial.size), self._size_of(num_micro_batches(self._batch_size, trial.size) - 1))
 
     def _approach(self) -> None:
