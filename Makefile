@@ -25,7 +25,7 @@ format: $(READY)  ## repairs what `check` can repair
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## compares with everybody: time, memory and truth; about an hour, on an idle machine
+bench: $(READY)  ## compares with everybody: time, memory and truth; two hours, on an idle machine
 	-$(MAKE) .rival/.ready  # where gradient-accumulator installs: Python 3.9 to 3.11
 	$(BIN)/python benchmarks/compare.py --output benchmarks/results/compare.json --rival "$(RIVAL)"
 	$(BIN)/python benchmarks/truth.py --output benchmarks/results/truth.json --rival "$(RIVAL)"
