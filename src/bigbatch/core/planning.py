@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Callable, NamedTuple
 
-from bigbatch.core.split import even_size, num_micro_batches
+from bigbatch.core.split import even_size
 
 _NUM_POINTS = 4
 _MAX_CHECKS = 6
@@ -112,13 +112,9 @@ class Search:
     def run(self) -> None:
         size = 1
         while self._line_at(size).at(size) <= self._budget and self.tries(size) and size < self._batch_size:
-            size = self._next(self.trials[-1])
+            size = self._even(size * (_LONG if self.trials[-1].came_true else _SHORT))
         self._approach()
         self._predict_again()
-
-    def _next(self, trial: Trial) -> int:
-        factor = _LONG if trial.came_true else _SHORT
-        return max(self._even(factor * trial.size), self._size_of(num_micro_batches(self._batch_size, trial.size) - 1))
 
     def _approach(self) -> None:
         """Tries what should just fit, as long as it is more than what does."""
@@ -136,7 +132,7 @@ class Search:
             largest = sizes.get(self.largest())
             if largest is None or largest.predicted is None or largest.came_true:
                 return
-            behind = self._size_of(round(self._batch_size / (part * largest.size)))
+            behind = self._even(part * largest.size)
             if behind not in sizes:
                 self.tries(behind)
                 self.tries(largest.size)
@@ -181,10 +177,6 @@ class Search:
 
     def _even(self, size: float) -> int:
         return even_size(self._batch_size, max(1, int(size)))
-
-    def _size_of(self, number: int) -> int:
-        """The samples of so many micro-batches."""
-        return -(-self._batch_size // number)
 
     def _line_at(self, size: int) -> Line:
         """Through the sizes around it, or through the largest and one far enough from it, where none is larger."""
