@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from limiting import run_limited
 
+pytestmark = pytest.mark.xdist_group("peaks")  # the tests share four processes
 
 @pytest.fixture(scope="module")
 def copies():
