@@ -7,6 +7,7 @@ from limiting import run_limited
 
 pytestmark = pytest.mark.xdist_group("peaks")  # the tests share four processes
 
+
 @pytest.fixture(scope="module")
 def copies():
     """Of the gradients, at most at a time. The floor is one micro-batch whose gradients are kept."""
