@@ -41,7 +41,8 @@ def limit(workload, number, optimizer):
             return index + 1, [a + b for a, b in zip(sums, gradients(*part(index * size)))]
 
         first = gradients(*part(0))
-        with tf.control_dependencies(first):
+        # Whoever waits for a call of a `tf.function` does not wait for what it returns: the loop would run beside it.
+        with tf.control_dependencies([tf.identity(each) for each in first]):
             index = tf.constant(1) + 0
         sums = tf.while_loop(lambda index, _: index < number, body, (index, first), parallel_iterations=1)[1]
         with tf.control_dependencies(sums):
