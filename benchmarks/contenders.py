@@ -8,73 +8,29 @@ In the scope of a strategy, those of `ON_DEVICES` share the micro-batches among 
 import functools
 
 import tensorflow as tf
+from limits import limit, limit_of_windows
 from tensorflow import keras
-from workloads import initialised
-
-
-def limit(workload, number, optimizer):
-    """The bare loop: forward and backward per micro-batch, one application of the optimizer, and nothing else.
-
-    Dense gradients are added up in the variables of a loop. Rows of an embedding are added to a buffer in place.
-    """
-    model, size, number = workload.make(), workload.SIZE, number // _replicas()
-    variables = model.trainable_variables
-    optimizer.build(variables)
-    embeddings = [layer.trainable_variables[0] for layer in model.layers if isinstance(layer, keras.layers.Embedding)]
-    tables = {id(variable): tf.Variable(tf.zeros(variable.shape), trainable=False) for variable in embeddings}
-    others = [variable for variable in variables if id(variable) not in tables]
-
-    @tf.function(autograph=False)
-    def gradients(x, y):
-        with tf.GradientTape() as tape:
-            total = workload.loss_sum(x, y, model(x, training=True))
-        found = tape.gradient(total, [*embeddings, *others])
-        for variable, rows in zip(embeddings, found):
-            tables[id(variable)].scatter_add(rows)
-        return found[len(embeddings) :]
-
-    def step(x, y):
-        def part(start):
-            return [tf.slice(each, [start] + [0] * (each.shape.rank - 1), [size, *each.shape[1:]]) for each in (x, y)]
-
-        def body(index, sums):
-            return index + 1, [a + b for a, b in zip(sums, gradients(*part(index * size)))]
-
-        first = gradients(*part(0))
-        # Whoever waits for a call of a `tf.function` does not wait for what it returns: the loop would run beside it.
-        with tf.control_dependencies([tf.identity(each) for each in first]):
-            index = tf.constant(1) + 0
-        sums = tf.while_loop(lambda index, _: index < number, body, (index, first), parallel_iterations=1)[1]
-        with tf.control_dependencies(sums):
-            totals = [tf.identity(table) for table in tables.values()] + sums
-        count = tf.distribute.get_replica_context().all_reduce("SUM", workload.count(x, y))
-        optimizer.apply_gradients(zip([total / count for total in totals], [*embeddings, *others]))
-        for table in tables.values():
-            table.assign(tf.zeros(table.shape))
-
-    strategy = tf.distribute.get_strategy()
-    update = tf.function(lambda iterator: strategy.run(step, args=iterator.get_next()), autograph=False)
-    return initialised(model), functools.partial(update, _iterator(_whole(workload, number * _replicas())))
+from workloads import initialised, iterator_of, num_replicas, parts, whole
 
 
 def plain_keras(workload, number, optimizer):
     """The whole batch: what all others want to equal."""
-    return _fitting(workload, workload.make(), optimizer, _whole(workload, number))
+    return _fitting(workload, workload.make(), optimizer, whole(workload, number))
 
 
 def bigbatch_fit(workload, number, optimizer):
     import bigbatch
 
     model = bigbatch.accumulate(workload.make(), micro_batch_size=workload.SIZE)
-    return _fitting(workload, model, optimizer, _whole(workload, number))
+    return _fitting(workload, model, optimizer, whole(workload, number))
 
 
 def bigbatch_windows(workload, number, optimizer):
     import bigbatch
 
-    batches = number // _replicas()
+    batches = number // num_replicas()
     model = bigbatch.accumulate(workload.make(), batches_per_update=batches)
-    return _fitting(workload, model, optimizer, _parts(workload, number), batches=batches)
+    return _fitting(workload, model, optimizer, parts(workload, number), batches=batches)
 
 
 def bigbatch_loop(workload, number, optimizer):
@@ -117,7 +73,7 @@ def _accumulating(workload, number, optimizer):
             value = loss_fn(y, model(x, training=True))
         accumulator.add(tape.gradient(value, model.trainable_variables), weight=workload.count(x, y))
 
-    return model, iter(_parts(workload, number)), add, lambda: accumulator.apply(optimizer)
+    return model, iter(parts(workload, number)), add, lambda: accumulator.apply(optimizer)
 
 
 def keras_steps(workload, number, optimizer):
@@ -135,7 +91,7 @@ def tutorial(workload, number, optimizer):
     add, apply = gathering(
         model.trainable_variables, number, optimizer, lambda x, y: loss_fn(y, model(x, training=True))
     )
-    iterator = iter(_parts(workload, number))
+    iterator = iter(parts(workload, number))
 
     def update():
         for _ in range(number):
@@ -196,18 +152,19 @@ def wrapped_optimizer(optimizer, number):
 
 OURS = (limit, plain_keras, bigbatch_fit, bigbatch_windows, bigbatch_graph, bigbatch_loop, keras_steps, tutorial)
 RIVAL = (limit, rival_model, rival_optimizer)
-ON_DEVICES = (limit, plain_keras, bigbatch_fit, bigbatch_windows)  # the others raise there, or do not claim to run
+# The others raise there, or do not claim to run.
+ON_DEVICES = (limit, limit_of_windows, plain_keras, bigbatch_fit, bigbatch_windows)
 
 
 def _step_by_step(workload, number, model, optimizer):
-    return _fitting(workload, model, optimizer, _parts(workload, number), batches=number, calls=number)
+    return _fitting(workload, model, optimizer, parts(workload, number), batches=number, calls=number)
 
 
 def _fitting(workload, model, optimizer, data, *, batches=1, calls=1):
     """The first update by `fit`; then what `fit` runs, without its callbacks. An update takes so many batches."""
     model.compile(optimizer, workload.loss())
     initialised(model)
-    iterator = _iterator(data)
+    iterator = iterator_of(data)
 
     def update():
         if model.train_function is None:
@@ -217,22 +174,3 @@ def _fitting(workload, model, optimizer, data, *, batches=1, calls=1):
             model.train_function(iterator)
 
     return model, update
-
-
-def _replicas():
-    return tf.distribute.get_strategy().num_replicas_in_sync
-
-
-def _iterator(data):
-    strategy = tf.distribute.get_strategy()
-    return iter(data if strategy.num_replicas_in_sync == 1 else strategy.experimental_distribute_dataset(data))
-
-
-def _whole(workload, number):
-    return tf.data.Dataset.from_tensors(workload.data(number * workload.SIZE)).repeat()
-
-
-def _parts(workload, number):
-    size = workload.SIZE * _replicas()
-    parts = [each.reshape(-1, size, *each.shape[1:]) for each in workload.data(number * workload.SIZE)]
-    return tf.data.Dataset.from_tensor_slices(tuple(parts)).repeat()

@@ -1,5 +1,6 @@
 """How the benchmarks measure: seconds in turns, ratios of them, peaks of memory, and errors."""
 
+import gc
 import math
 import statistics
 import time
@@ -47,15 +48,23 @@ def ratio(mine, theirs):
     return Ratio(statistics.median(ratios), ratios[quarter], ratios[-1 - quarter])
 
 
-def peak(update, number=3):
-    """Bytes that TensorFlow's BFC allocator had given out at most, in so many updates after the first."""
+def peak(update, number=5):
+    """Bytes that an update takes, without its inputs: all variables, and the usual peak above what is there before it.
+
+    By TensorFlow's BFC allocator, which may give up to twice what it is asked for.
+    """
     import tensorflow as tf
 
-    update()
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    for _ in range(number):
+    for _ in range(2):  # which give slots their memory
         update()
-    return tf.config.experimental.get_memory_info("CPU:0")["peak"]
+    gc.collect()
+    between, peaks = tf.config.experimental.get_memory_info("CPU:0")["current"], []
+    for _ in range(number):
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        update()
+        peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - between)
+    variables = [each for each in gc.get_objects() if isinstance(each, tf.Variable)]
+    return sum(each.shape.num_elements() * each.dtype.size for each in variables) + statistics.median(peaks)
 
 
 def moved(values, before):

@@ -4,12 +4,10 @@
 
 The floor is what nobody can do without: weights, the slots of Adam, one copy of the gradients and the activations of 16
 samples. It is measured: a forward and a backward pass whose gradients are kept. Every row says what updates of 256 and
-of 4096 samples take over it, without their inputs: weights and slots, and what is above all that is there between
-updates. The allocator may hand out up to twice what it is asked for; the bare loop tells what of it is its doing.
+of 4096 samples take over it, without their inputs: all variables, and what is above all that is there between updates.
+The allocator may hand out up to twice what it is asked for; the bare loop tells what of it is its doing.
 """
 
-import gc
-import statistics
 import sys
 
 from apart import call
@@ -17,31 +15,12 @@ from apart import call
 NAMES = ("cnn", "transformer", "mlp")
 WAYS = ("plain_keras", "bigbatch_fit", "bigbatch_windows", "limit")
 NUMBERS = (16, 256)  # of micro-batches
-UPDATES = 5
-
-
-def taken(model, optimizer, update):
-    """What weights and slots take, and the usual peak above what is there between updates."""
-    import tensorflow as tf
-
-    def memory():
-        return tf.config.experimental.get_memory_info("CPU:0")
-
-    for _ in range(2):
-        update()
-    gc.collect()
-    between, peaks = memory()["current"], []
-    for _ in range(UPDATES):
-        tf.config.experimental.reset_memory_stats("CPU:0")
-        update()
-        peaks.append(memory()["peak"] - between)
-    held = sum(each.numpy().nbytes for each in [*model.variables, *optimizer.variables])
-    return held + statistics.median(peaks)
 
 
 def floor(name):
     """Runs in a process of its own."""
     import tensorflow as tf
+    from measuring import peak
     from tensorflow import keras
     from workloads import load
 
@@ -56,18 +35,17 @@ def floor(name):
             total = workload.loss_sum(x, y, model(x, training=True))
         return tape.gradient(total, model.trainable_variables)
 
-    return taken(model, optimizer, gradients)
+    return peak(gradients)
 
 
 def of_update(name, way, number):
     """The same of an update, in a process of its own."""
     import contenders
+    from measuring import peak
     from tensorflow import keras
     from workloads import load
 
-    optimizer = keras.optimizers.Adam(1e-3)
-    model, update = getattr(contenders, way)(load(name), number, optimizer)
-    return taken(model, optimizer, update)
+    return peak(getattr(contenders, way)(load(name), number, keras.optimizers.Adam(1e-3))[1])
 
 
 def main():

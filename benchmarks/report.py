@@ -16,6 +16,7 @@ from measuring import ratio
 
 NAMES = {
     "limit": "the limit: a bare loop",
+    "limit_of_windows": "a bare loop that pulls its batches",
     "plain_keras": "plain Keras, whole batch",
     "bigbatch_fit": "**bigbatch**, `micro_batch_size`",
     "bigbatch_windows": "**bigbatch**, `batches_per_update`",
@@ -96,7 +97,7 @@ def growth(result):
 
 def marginal(result):
     """What one more micro-batch takes, from 4 to the most that were measured, over what the limit takes for it."""
-    names, rows = [name for name in NAMES if not name.startswith("rival")], []
+    names, rows = [name for name in NAMES if not name.startswith(("rival", "limit_of"))], []
     for workload in result["alone"]:
         numbers = [int(key.split("/")[1]) for key in result["times"] if key.startswith(f"{workload}/")]
         if max(numbers) <= 4:

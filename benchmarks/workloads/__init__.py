@@ -8,6 +8,7 @@ with the Keras of TensorFlow 2.15, too, for the rival who stayed there.
 import importlib
 
 import numpy as np
+import tensorflow as tf
 from tensorflow import keras
 
 NAMES = ("cnn", "text", "mlp", "recommender", "mobilenet")
@@ -40,3 +41,25 @@ def initialised(model):
             scale = np.prod(variable.shape[:-1]) ** -0.5
             variable.assign(rng.normal(size=tuple(variable.shape)).astype("float32") * scale)
     return model
+
+
+def whole(workload, number):
+    """Its samples as one batch, again and again."""
+    return tf.data.Dataset.from_tensors(workload.data(number * workload.SIZE)).repeat()
+
+
+def parts(workload, number):
+    """Its samples in batches of one micro-batch for every replica."""
+    size = workload.SIZE * num_replicas()
+    arrays = [each.reshape(-1, size, *each.shape[1:]) for each in workload.data(number * workload.SIZE)]
+    return tf.data.Dataset.from_tensor_slices(tuple(arrays)).repeat()
+
+
+def iterator_of(data):
+    """What the strategy in scope gives to its replicas."""
+    strategy = tf.distribute.get_strategy()
+    return iter(data if strategy.num_replicas_in_sync == 1 else strategy.experimental_distribute_dataset(data))
+
+
+def num_replicas():
+    return tf.distribute.get_strategy().num_replicas_in_sync
