@@ -1,60 +1,45 @@
-"""Two workers on this machine: what travels per update, and what an update takes.
+"""Two workers on this machine: what travels per update, and what an update takes over the bare loop.
 
-    python benchmarks/distributed.py [--rounds 15]
+    python benchmarks/distributed.py [--rounds 30]
 
-Every worker has the same work (128 samples in micro-batches of 16). Two workers that train together are compared with
-two that train alone at the same time, so that the cores are equally busy; a ratio of 1 would mean that waiting for each
-other and adding up the gradients are free. The programs alternate, because the machine is shared.
+They share updates of 256 samples in micro-batches of 16. The contenders take turns on the same two processes, and the
+clocks are those of the first. Plain Keras is not among them: its `fit` fails with several workers.
 """
 
 import argparse
-import functools
 import json
 import os
-import statistics
 import subprocess
 import sys
-import time
 
-SAMPLES, MICRO_BATCH_SIZE, TURNS = 128, 16, 3
+NAMES, NUMBER, LOCAL_SAMPLES = ("cnn", "transformer"), 16, 128
+CONTENDERS = ("limit", "limit_of_windows", "bigbatch_fit", "bigbatch_windows")
 
 
 def worker(rounds):
     import tensorflow as tf
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    from workloads import compiled, made
+    import contenders
+    import keras
+    from measuring import in_turns
+    from workloads import iterator_of, load, whole
 
-    import bigbatch
-
-    num_workers = strategy.num_replicas_in_sync
-    results = {"collectives": {}, "seconds": {}}
-    for name in ("cnn", "transformer"):
+    results = {"collectives": {}, "times": {}}
+    for name in NAMES:
+        workload = load(name)
         with strategy.scope():
-            model, x, y = made(name)
-            model = bigbatch.accumulate(compiled(model), micro_batch_size=MICRO_BATCH_SIZE)
-        data = tf.data.Dataset.from_tensors((x[:SAMPLES], y[:SAMPLES])).repeat()
-        iterator = iter(strategy.distribute_datasets_from_function(lambda _, data=data: data))
-        with strategy.scope():
-            model._symbolic_build(data_batch=(x[:2], y[:2]))
-        model.make_train_function()
-        for _ in range(3):
-            model.train_function(iterator)
-        update = functools.partial(model.train_function, iterator)
-        results["seconds"][name] = [timed(update) for _ in range(rounds)]
-        if num_workers > 1:
-            results["collectives"][name] = {
-                SAMPLES // size: collectives(strategy, model, size, iterator) for size in (128, 32, 8)
+            made = {
+                each: getattr(contenders, each)(workload, NUMBER, keras.optimizers.Adam(1e-3)) for each in CONTENDERS
             }
+            iterator = iterator_of(whole(workload, NUMBER))
+        results["times"][name] = in_turns({each: update for each, (_, update) in made.items()}, rounds)
+        model, _ = made["bigbatch_fit"]
+        results["collectives"][name] = {
+            LOCAL_SAMPLES // size: collectives(strategy, model, size, iterator) for size in (128, 32, 8)
+        }
     if not strategy.cluster_resolver.task_id:
         print("RESULT " + json.dumps(results))
-
-
-def timed(update):
-    start = time.perf_counter()
-    logs = update()
-    float(next(iter(logs.values())))
-    return time.perf_counter() - start
 
 
 def collectives(strategy, model, micro_batch_size, iterator):
@@ -73,38 +58,32 @@ def collectives(strategy, model, micro_batch_size, iterator):
     return {"gradients": [size for size in sizes if size > 1000], "others": [size for size in sizes if size <= 1000]}
 
 
-def run(commands):
-    """Runs programs at the same time and returns the result of the first."""
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"}
-    processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for command in commands]
-    outputs = [process.communicate()[0] for process in processes]
-    if any(process.returncode for process in processes):
-        sys.exit("a worker failed")
-    [line] = [line for line in outputs[0].splitlines() if "RESULT " in line]
-    return json.loads(line.split("RESULT ")[1])
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--worker", action="store_true")
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments.rounds)
         return
+    from measuring import ratio
+
     program = [__file__, "--worker", "--rounds", str(arguments.rounds)]
-    alone = [[sys.executable, *program]] * 2
-    together = [[sys.executable, "-m", "bigbatch", "launch", "--workers", "2", *program]]
-    runs = [(run(alone), run(together)) for _ in range(TURNS)]
-    for name, by_number in runs[0][1]["collectives"].items():
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTRAOP_THREADS": "1"}  # a core for each worker
+    launched = [sys.executable, "-m", "bigbatch", "launch", "--workers", "2", *program]
+    done = subprocess.run(launched, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    [line] = [line for line in done.stdout.splitlines() if "RESULT " in line]
+    found = json.loads(line.split("RESULT ")[1])
+    for name, by_number in found["collectives"].items():
         for number, sent in by_number.items():
             print(
                 f"{name:12} {number:>2} micro-batches: {len(sent['gradients'])} collective of gradients, "
                 f"{sum(sent['gradients']):,} bytes; {len(sent['others'])} others, {sum(sent['others'])} bytes"
             )
-    for name in runs[0][0]["seconds"]:
-        one, two = (statistics.median(s for turn in runs for s in turn[index]["seconds"][name]) for index in (0, 1))
-        print(f"{name:12} together over alone, per update: {two / one:.2f} ({one * 1000:.0f} and {two * 1000:.0f} ms)")
+    for name, times in found["times"].items():
+        for each in CONTENDERS:
+            cpu, wall = (ratio(times[each][clock], times["limit"][clock]) for clock in ("cpu", "wall"))
+            print(f"{name:12} {each:16} CPU {cpu}, wall {wall}")
 
 
 if __name__ == "__main__":
