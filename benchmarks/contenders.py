@@ -30,7 +30,7 @@ def bigbatch_windows(workload, number, optimizer):
 
     batches = number // num_replicas()
     model = bigbatch.accumulate(workload.make(), batches_per_update=batches)
-    return _fitting(workload, model, optimizer, parts(workload, number), batches=batches)
+    return _fitting(workload, model, optimizer, parts(workload, number))
 
 
 def bigbatch_loop(workload, number, optimizer):
@@ -157,18 +157,18 @@ ON_DEVICES = (limit, limit_of_windows, plain_keras, bigbatch_fit, bigbatch_windo
 
 
 def _step_by_step(workload, number, model, optimizer):
-    return _fitting(workload, model, optimizer, parts(workload, number), batches=number, calls=number)
+    return _fitting(workload, model, optimizer, parts(workload, number), calls=number)
 
 
-def _fitting(workload, model, optimizer, data, *, batches=1, calls=1):
-    """The first update by `fit`; then what `fit` runs, without its callbacks. An update takes so many batches."""
+def _fitting(workload, model, optimizer, data, *, calls=1):
+    """The first update by `fit`; then what `fit` runs, without its callbacks. An update takes so many calls."""
     model.compile(optimizer, workload.loss())
     initialised(model)
     iterator = iterator_of(data)
 
     def update():
         if model.train_function is None:
-            model.fit(data.take(batches), verbose=0)
+            model.fit(data, steps_per_epoch=calls, verbose=0)  # without an end, as the iterator: one trace for both
             return
         for _ in range(calls):
             model.train_function(iterator)

@@ -1,6 +1,6 @@
 """Two workers on this machine: what travels per update, and what an update takes over the bare loop.
 
-    python benchmarks/distributed.py [--rounds 30]
+    python benchmarks/distributed.py [--rounds 20]
 
 They share updates of 256 samples in micro-batches of 16. The contenders take turns on the same two processes, and the
 clocks are those of the first. Plain Keras is not among them: its `fit` fails with several workers.
@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 
-NAMES, NUMBER, LOCAL_SAMPLES = ("cnn", "transformer"), 16, 128
+NAMES, NUMBER, LOCAL_SAMPLES = ("cnn", "mlp"), 16, 128
 CONTENDERS = ("limit", "limit_of_windows", "bigbatch_fit", "bigbatch_windows")
 
 
@@ -60,7 +60,7 @@ def collectives(strategy, model, micro_batch_size, iterator):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--worker", action="store_true")
     arguments = parser.parse_args()
     if arguments.worker:

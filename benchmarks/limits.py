@@ -89,5 +89,6 @@ def _loop(number, add, first):
 
 
 def _apply(optimizer, totals, count, variables):
+    count = tf.identity(count)  # what leaves a loop is on no device, which a collective must know
     count = tf.distribute.get_replica_context().all_reduce("SUM", count)
     optimizer.apply_gradients(zip([total / count for total in totals], variables))
