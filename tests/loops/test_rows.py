@@ -14,7 +14,7 @@ def table(dtype="float64"):
 
 
 def rows(indices, *values):
-    return tf.IndexedSlices(tf.constant(np.array(values)), tf.constant(indices), tf.constant([6, 2]))
+    return tf.IndexedSlices(tf.constant(np.array(values)), tf.constant(indices))
 
 
 def test_duplicates_are_added_up_and_rows_stay_rows():
@@ -75,35 +75,3 @@ def test_lazy_optimizers_see_the_rows_of_the_batch(optimizer):
     big_batch.assert_same(big_batch.snapshot(ours), reference(lambda gradients: gradients), initial)
     with pytest.raises(AssertionError):
         big_batch.assert_same(big_batch.snapshot(ours), reference(big_batch.dense), initial)
-
-
-if hasattr(tf.keras.optimizers.SGD, "apply"):  # Keras 3
-
-    class Subclass(tf.keras.optimizers.Adam):
-        """One of a user, who may treat rows as he likes."""
-
-    KERAS_3 = {
-        "adam": (tf.keras.optimizers.Adam, tf.Tensor),
-        "momentum": (lambda rate: tf.keras.optimizers.SGD(rate, momentum=0.9), tf.Tensor),
-        "scaled": (lambda rate: tf.keras.optimizers.LossScaleOptimizer(tf.keras.optimizers.Adam(rate)), tf.Tensor),
-        "sgd": (tf.keras.optimizers.SGD, tf.IndexedSlices),
-        "subclass": (Subclass, tf.IndexedSlices),
-    }
-
-    @pytest.mark.parametrize("name", KERAS_3)
-    def test_keras_is_handed_the_tables_that_it_would_make(name, monkeypatch):
-        make, kind = KERAS_3[name]
-        ours, theirs = ([table("float32"), tf.Variable([1.0, 2.0])] for _ in range(2))
-        make(0.25).apply_gradients([(rows([1, 4], *np.float32([[3, 3], [5, 0]])), theirs[0]), (tf.ones(2), theirs[1])])
-
-        optimizer, handed = make(0.25), []
-        apply = optimizer.apply_gradients
-        monkeypatch.setattr(optimizer, "apply_gradients", lambda pairs: apply(handed.extend(pairs) or pairs))
-        accumulator = bigbatch.GradientAccumulator(ours)
-        accumulator.add([rows([1, 1, 4], *np.float32([[1, 1], [2, 2], [5, 0]])), tf.ones(2)])
-        accumulator.apply(optimizer)
-
-        for mine, reference in zip(ours, theirs):
-            np.testing.assert_array_equal(mine.numpy(), reference.numpy())
-        assert isinstance(handed[0][0], kind)
-        assert all(not part.numpy().any() for part in accumulator.variables)

@@ -28,7 +28,7 @@ from bigbatch.training.gradient_checks import (
     require_finite,
 )
 from bigbatch.training.gradient_sum import kind_of, sum_for
-from bigbatch.training.handing_over import build, hand_over, makes_tables, skips_by_itself, when
+from bigbatch.training.handing_over import build, hand_over, skips_by_itself, when
 from bigbatch.training.replicas import all_reduce, in_a_replica, on_every_replica, seen_from_outside
 from bigbatch.training.tally import DENSE, NOTHING, Counts, Tally
 from bigbatch.training.tensorflow_private import as_written, compiled_by_xla
@@ -141,8 +141,8 @@ class GradientAccumulator(tf.Module):
         if not any(kinds):
             self._require_window(self._counts(), kinds)
             raise AccumulationError(NO_GRADIENT)
+        gradients, weight, checks = self._means(kinds)
         build(optimizer, variables)
-        gradients, weight, checks = self._means(kinds, as_tables=makes_tables(optimizer, variables))
         # What an optimizer does without looking at gradients (counting, weight decay) must wait for the checks, too.
         with tf.control_dependencies(checks):
             hand_over(optimizer, gradients, variables, self._condition(optimizer, gradients, weight))
@@ -171,10 +171,9 @@ class GradientAccumulator(tf.Module):
         """Those of all replicas."""
         return Counts(all_reduce([self._tally.read().vector])[0])
 
-    def _means(self, kinds: list[int], *, as_tables: bool = False) -> tuple[list[Any], Any, list[Any]]:
+    def _means(self, kinds: list[int]) -> tuple[list[Any], Any, list[Any]]:
         """The means over all replicas, their weight, and what must hold before they are used."""
-        as_read = [DENSE if as_tables and kind else kind for kind in kinds]
-        read = [gradient_sum.read(kind) for gradient_sum, kind in zip(self._sums, as_read)]
+        read = [gradient_sum.read(kind) for gradient_sum, kind in zip(self._sums, kinds)]
         vector, *present = all_reduce([self._tally.read().vector, *(total for total in read if total is not None)])
         totals = iter(present)
         counts = Counts(vector)

@@ -73,16 +73,6 @@ def build(optimizer: Any, variables: tuple[Any, ...]) -> None:
             optimizer.build(list(variables))
 
 
-def makes_tables(optimizer: Any, variables: tuple[Any, ...]) -> bool:
-    """Whether it would make tables of rows, for more than handing it tables costs: Keras 3 does where it keeps slots.
-
-    Several replicas send each other rows, which are fewer.
-    """
-    parts = _adding_parts(optimizer) if replicas.number() == 1 else []
-    are_own = [type(part).__module__.startswith("keras.") and len(part.variables) > len(variables) for part in parts]
-    return bool(parts) and all(are_own)
-
-
 def when(condition: Any, do: Callable[[], None], otherwise: Callable[[], None] = lambda: None) -> None:
     def branch(act: Callable[[], None]) -> Callable[[], Any]:
         def run() -> Any:
