@@ -13,6 +13,8 @@ from test_losses import LABELS, MANY_X, MANY_Y, TOKEN_WEIGHTS, TOKENS, WEIGHTS, 
 from test_optimizers import OPTIMIZERS
 
 import bigbatch
+from bigbatch.training.stream import Limit
+from bigbatch.training.update import Update
 
 losses, schedules = keras.losses, bigbatch.schedules
 
@@ -198,3 +200,27 @@ def test_batch_norm_statistics_are_those_of_the_window():
     for ours, theirs in zip(statistics(SIZES, batches_per_update=4, micro_batch_size=3), reference, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10)
     assert np.abs(reference[1] - 1).max() > 0.01
+
+
+def test_pulling_a_batch_does_not_wait_for_gradients():
+    """Such a cycle upsets the order in which oneDNN's kernels replace others, in one process of six."""
+    model = dense("mse")
+    model.optimizer.build(model.trainable_variables)
+    iterator = iter(dataset([4, 4], X, Y))
+    traced = tf.function(Update(model, None, pool=True).on_window, autograph=False)
+    graph = traced.get_concrete_function(iterator, Limit(tf.constant(4), None), None).graph.as_graph_def()
+    [loop] = [node for node in graph.node if node.op == "While"]
+    [body] = [each for each in graph.library.function if each.signature.name == loop.attr["body"].func.name]
+
+    # A NoOp waits for all calls, which in the end, when they are inlined, is for what they write: nothing.
+    nodes = {node.name: node for node in body.node_def if node.op != "NoOp"}
+    optionals = [each.name for each in body.signature.output_arg if each.type == tf.variant.as_datatype_enum]
+    waiting, seen = [body.ret[name] for name in optionals], set()
+    while waiting:
+        name = waiting.pop().lstrip("^").split(":")[0]
+        if name in nodes and name not in seen:
+            seen.add(name)
+            waiting += nodes[name].input
+    assert "Less" in {nodes[name].op for name in seen}  # whether the window is open
+    [micro_batch] = [node.name for node in body.node_def if "_run_micro_batch" in node.attr["f"].func.name]
+    assert micro_batch not in seen

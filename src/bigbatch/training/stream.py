@@ -48,31 +48,33 @@ def fold(iterator: Any, first: Any, limit: Limit, add: Callable[[Any, Any], Any]
     """Folds `add(batch, value)` over a window that begins with `first`; also returns the number of its batches."""
 
     def body(count: _Count, following: Any, value: Any) -> tuple[_Count, Any, Any]:
+        # The next batch is pulled beside this one, although it waits in memory then. If it waited for gradients, the
+        # order of the graph, in which oneDNN's kernels replace others, might begin with the backward pass: in one
+        # process of six, a convolutional network lost kernels.
         batch = batches.without_optionals(following.get_value())
-        value = add(batch, value)
         count = count.plus(batch, limit)
-        return count, _following(iterator, limit, count, value), value
+        return count, _following(iterator, limit, count), add(batch, value)
 
     value = add(first, None)
     if limit.num_batches is None:
         return value, 1
     count = _Count(tf.constant(0), tf.constant(0)).plus(first, limit)
-    following = _following(iterator, limit, count, value)
+    # Without the dependency the loop may begin beside the first batch, with the memory of both.
+    with tf.control_dependencies(tensors(value)):
+        following = _following(iterator, limit, count)
     count, _, value = tf.while_loop(
         lambda count, following, value: following.has_value(), body, (count, following, value), parallel_iterations=1
     )
     return value, count.num_batches
 
 
-def _following(iterator: Any, limit: Limit, count: _Count, value: Any) -> Any:
+def _following(iterator: Any, limit: Limit, count: _Count) -> Any:
     """The next batch of the window, or nothing where the window or the data ends."""
-    # The next batch is pulled when the last one is done with, so that only one is in memory.
-    with tf.control_dependencies(tensors(value)):
-        return tf.cond(
-            limit.is_open(count),
-            iterator.get_next_as_optional,
-            lambda: tf.experimental.Optional.empty(iterator.element_spec),
-        )
+    return tf.cond(
+        limit.is_open(count),
+        iterator.get_next_as_optional,
+        lambda: tf.experimental.Optional.empty(iterator.element_spec),
+    )
 
 
 class Held(NamedTuple):
