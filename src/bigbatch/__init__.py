@@ -7,11 +7,10 @@ batch, to rounding.
     model.fit(x, y, batch_size=256)
     bigbatch.release(model)
 
-and, in a loop of your own, with `GradientAccumulator`, `windows` and `split`; with several machines,
-`wait_for_workers`.
+In a loop of your own, use `GradientAccumulator`, `windows` and `split`; with several workers, `wait_for_workers`.
 
-This file, `bigbatch.core` and the four names above run on Python 3.7 with TensorFlow 1.14 and on all later ones; the
-others need Keras 3.
+This file, `bigbatch.core` and these four names run on Python 3.7 with TensorFlow 1.14 and on all later versions; most
+others need Keras 3.12 or later.
 """
 
 from __future__ import annotations

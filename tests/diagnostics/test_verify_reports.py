@@ -94,5 +94,5 @@ def test_messages():
         bigbatch.verify(model, tf.data.Dataset.from_tensor_slices((X, Y)).batch(8), Y, micro_batch_size=2)
     with pytest.raises(ValueError, match=r"`batches_per_update` must be given for a model that joins batches by"):
         bigbatch.verify(bigbatch.accumulate(verified.mlp(), samples_per_update=8), X, Y)
-    with pytest.raises(ValueError, match=r"must be given for a model that looks for its own"):
+    with pytest.raises(ValueError, match=r"must be given for a model that finds its own size"):
         bigbatch.verify(bigbatch.accumulate(model, micro_batch_size="auto"), X, Y)

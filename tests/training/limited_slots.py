@@ -12,7 +12,7 @@ from limited import Told
 import bigbatch
 
 rng = np.random.default_rng(5)
-X, Y = rng.normal(size=(800, 400)).astype("float32"), rng.integers(0, 3, 800)
+X, Y = rng.normal(size=(1600, 400)).astype("float32"), rng.integers(0, 3, 1600)
 
 
 def main(size, file):
@@ -23,7 +23,7 @@ def main(size, file):
     model = keras.Sequential([keras.Input((400,)), *hidden])
     model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     bigbatch.accumulate(model, micro_batch_size=size if size == "auto" else int(size))
-    model.fit(X, Y, batch_size=800, epochs=3, shuffle=False, verbose=0)
+    model.fit(X, Y, batch_size=1600, epochs=3, shuffle=False, verbose=0)
     Path(file).write_bytes(pickle.dumps({"weights": model.get_weights(), "told": told.lines}))
 
 

@@ -53,9 +53,9 @@ def test_equals_the_whole_batch_with_memory_for_it(name, trained):
 
 def test_the_first_update_takes_what_the_others_do():
     """Before it, slots are one tensor of zeros: it would fit whole and the others would not, as with no given size."""
-    auto = run_limited(limited_slots.__file__, 36, "auto")
-    assert "800 samples at a time do not fit, 400 do" in auto["told"][0]
-    fixed = run_limited(limited_slots.__file__, 1000, "400")
+    auto = run_limited(limited_slots.__file__, 54, "auto")  # 46 to 60 MiB do
+    assert "1600 samples at a time do not fit, 800 do" in auto["told"][0]
+    fixed = run_limited(limited_slots.__file__, 1000, "800")
     for ours, theirs in zip(auto["weights"], fixed["weights"], strict=True):
         np.testing.assert_array_equal(ours, theirs)
 

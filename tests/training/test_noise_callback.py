@@ -53,7 +53,7 @@ def test_an_epoch_without_a_measurement_says_so_once(size, caplog):
     with caplog.at_level(logging.WARNING, logger="bigbatch"):
         fit_data(X, Y, epochs=2)(model, [bigbatch.NoiseScale()])
     [message] = [record.getMessage() for record in caplog.records if "noise" in record.getMessage()]
-    assert "No update of epoch 1 told of its noise" in message
+    assert "No update of epoch 1 measured its noise" in message
 
 
 def test_misuse():

@@ -46,7 +46,7 @@ def test_the_missing_worker_is_named(present, missing):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     [((_, errors), code)] = ends([start(config(addresses, present), 1)])
     assert code == 1
-    assert f"TimeoutError: All 2 workers must come within 1 seconds. Received: no word from {missing} (" in errors
+    assert f"TimeoutError: All 2 workers must connect within 1 seconds. Received: no word from {missing} (" in errors
     assert addresses[1 - present] in errors
 
 

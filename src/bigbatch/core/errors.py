@@ -6,7 +6,7 @@ from typing import Any
 
 
 class AccumulationError(RuntimeError):
-    """The update of the whole batch cannot be had from its micro-batches."""
+    """The update of the whole batch cannot be computed from its micro-batches."""
 
     # AutoGraph re-raises what comes out of a traced function as its own class only if that class is made like this.
     __init__ = Exception.__init__

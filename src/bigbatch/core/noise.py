@@ -20,7 +20,7 @@ _FEWEST = 3  # updates, before there is an interval
 
 @dataclass
 class Smoothed:
-    """Exponentially weighted sums of what updates measured; the last `1 / (1 - decay)` or so count.
+    """Exponentially weighted sums of what updates measured; they tell as much as `2 / (1 - decay)` or so.
 
     >>> smoothed = Smoothed(decay=0.9)
     >>> for _ in range(8):

@@ -78,7 +78,7 @@ class Piecewise(_Schedule):
 
 
 def ramp(first: int, last: int, *, updates: int) -> Ramp:
-    """Grows evenly from `first` to `last` batches over so many updates, then stays.
+    """Grows evenly from `first` to `last` batches over the given number of updates, then stays there.
 
     >>> schedule = ramp(1, 5, updates=100)
     >>> schedule(0), schedule(50), schedule(100), schedule(10_000)
@@ -140,7 +140,7 @@ def require_rule(rule: Any) -> None:
 def scale_learning_rate(learning_rate: Any, *, batch_size: int, base_batch_size: int, rule: str = "linear") -> Any:
     """The learning rate, or schedule, for `batch_size`, given the one that suits `base_batch_size`.
 
-    `"linear"` (for SGD) multiplies by the ratio of the sizes, `"sqrt"` (for Adam and its kin) by its root.
+    `"linear"` (for SGD) multiplies by the ratio of the sizes, `"sqrt"` (for Adam and its kin) by its square root.
 
     >>> scale_learning_rate(0.1, batch_size=1024, base_batch_size=256)
     0.4
@@ -150,8 +150,8 @@ def scale_learning_rate(learning_rate: Any, *, batch_size: int, base_batch_size:
     Args:
         learning_rate: a number, or a learning-rate schedule of Keras. The result is of the same class, so a model that
             is saved with it loads without bigbatch.
-        batch_size: the samples of an update.
-        base_batch_size: the samples of the update that `learning_rate` was chosen for.
+        batch_size: how many samples an update has.
+        base_batch_size: how many samples an update had that `learning_rate` was chosen for.
         rule: `"linear"` or `"sqrt"`.
     """
     require_positive("batch_size", batch_size, remedy="Give the samples of an update.")

@@ -39,10 +39,12 @@ def noise_scale(
         dataset: batches as `fit` is given them: a `tf.data.Dataset` or any iterable, finite. All of it is used; a
             hundred batches are usually enough.
         micro_batch_size: samples at a time; `None`: halves of batches.
-        confidence: how often the interval is to hold the truth.
+        confidence: how often the interval is to hold the truth, between 0 and 1.
 
     Raises:
-        ValueError, TypeError: for arguments that are out of range, and for data without two micro-batches.
+        ValueError, TypeError: for arguments that are out of range, for data without two micro-batches, and for a model
+            with `whole_batch_loss`.
+        AccumulationError: for a model of several replicas.
     """
     require_compiled(model)
     require_size("micro_batch_size", micro_batch_size, off="run batches in halves")

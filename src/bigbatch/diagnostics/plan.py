@@ -36,27 +36,27 @@ def plan(
     memory: int | str | None = None,
     sample_weight: Any = None,
 ) -> Plan:
-    """Measures what updates of a model take, and recommends a micro-batch size.
+    """Measures the memory and time of a model's updates, and recommends a micro-batch size.
 
         plan = bigbatch.plan(model, x, y, batch_size=4096, memory="8GB")
         print(plan)
         bigbatch.accumulate(model, micro_batch_size=plan.micro_batch_size)
 
-    Sizes that grow are run; a line through their peaks (a fixed part, and one per sample) tells the largest that fits,
-    which is run, too, with no more memory than that. Among those that fit, the one that takes the least time is
-    recommended. The model is not changed: trials run on a copy in another process, or, on a GPU and for a model that
-    cannot be made anew elsewhere, on the model itself, which is put back.
+    Growing sizes are run, and a line through their peaks (a fixed part, and one per sample) predicts the largest that
+    fits, which is then run with no more memory than is given. Of the sizes that fit, the fastest is recommended. The
+    model is not changed: trials run on a copy in another process, or, on a GPU and for a model that cannot be loaded in
+    another process, on the model itself, which is then restored.
 
     Args:
         model: a compiled model.
         x, y, sample_weight: as for `fit`: arrays, or in `x` a batched dataset. A part of a batch is enough; its samples
             are repeated.
-        batch_size: samples of an update.
-        memory: what there is, as "8GB", "512MiB" or a number of bytes; `None`: what the device has free.
+        batch_size: how many samples an update has.
+        memory: how much there is, as "8GB", "512MiB" or a number of bytes; `None`: what the device has free.
 
     Raises:
         ValueError, TypeError: for arguments that are out of range.
-        AccumulationError: if not even one sample fits.
+        AccumulationError: if not even one sample fits, and for a model of several replicas.
     """
     require_compiled(model)
     require_one_replica(

@@ -30,16 +30,16 @@ def layer_cause(layers: Parts) -> Cause:
         "layers that mix samples",
         "The outputs of these layers depend on which samples share a batch; each alone moves the gradient by",
         tuple(layers),
-        "Compute what they need of the batch before it is split, or replace them by layers that treat samples singly.",
+        "Compute what they need of the batch before it is split, or use layers that treat each sample by itself.",
     )
 
 
 def loss_cause(outputs: Parts) -> Cause:
     return Cause(
         "a loss that couples samples",
-        "No weighting of its micro-batches gives the loss of the whole batch; of its gradient, it leaves unexplained",
+        "No weighting of micro-batches gives the loss of the whole batch; the unexplained part of its gradient is",
         tuple(outputs),
-        "Such a loss (contrastive, ranking, correlation) needs the outputs of all samples at a time: "
+        "Such a loss (contrastive, ranking, correlation) needs the outputs of all samples at once: "
         "`bigbatch.accumulate(model, micro_batch_size=..., whole_batch_loss=True)`.",
     )
 
@@ -50,16 +50,16 @@ def reduction_cause(term: Term, shares: Sequence[float]) -> Cause:
     if all(abs(weight - 1.0) < 1e-3 for weight in term.weights):
         return Cause(
             "a reduction that is a sum",
-            f"In {term.name}, samples are added up, and taken for a mean. The whole batch weighs",
+            f"In {term.name}, samples are added up, but the sum is taken for a mean. The whole batch weighs",
             tuple(pairs),
             'Compile the loss with `reduction="sum"`, or divide it by the number of its samples.',
         )
     return Cause(
         "a reduction that is a mean of means",
-        f"In {term.name}, each micro-batch is divided by something else than its samples. The whole batch weighs",
+        f"In {term.name}, a micro-batch is divided by something other than its samples. The whole batch weighs",
         tuple(pairs),
         "Let Keras reduce: return one value per sample and compile the loss with a mask, `sample_weight` and "
-        '`reduction="mean_with_sample_weight"`, or divide by the number of samples. A loss that is no mean at all '
+        '`reduction="mean_with_sample_weight"`, or divide by the number of samples. A loss that is not a mean at all '
         "(a root, a maximum) needs `accumulate(..., whole_batch_loss=True)`.",
     )
 
@@ -67,7 +67,7 @@ def reduction_cause(term: Term, shares: Sequence[float]) -> Cause:
 def added_cause(layers: Parts) -> Cause:
     return Cause(
         "a reduction that is a sum",
-        "What these layers add to the loss is no mean over samples; the mean over micro-batches is off by",
+        "What these layers add to the loss is not a mean over samples; the mean over micro-batches is off by",
         tuple(layers),
         "Divide what `add_loss` is given by the number of samples.",
     )
@@ -88,7 +88,7 @@ def metric_cause(rows: Sequence[Row]) -> Cause:
         "a metric that is a mean of means",
         "These logs are made of one number per micro-batch, not of sums over samples; they differ by",
         _errors(rows),
-        "Use a metric that adds up samples, or a function of one value per sample. Training is not concerned.",
+        "Use a metric that adds up samples, or a function with one value per sample. Training is not affected.",
     )
 
 
@@ -134,6 +134,6 @@ def unexplained_cause(rows: Sequence[Row]) -> Cause:
         UNKNOWN,
         "Neither layers, state, loss nor randomness explain what differs",
         _errors(rows),
-        "A `train_step` of its own may transform its gradients (let the optimizer clip) or apply an optimizer to what "
-        "another one has changed; see docs/exactness.md. If that is not it, please report it, with `to_json()`.",
+        "The model's own `train_step` may transform its gradients (let the optimizer clip) or apply an optimizer to "
+        "what another one has changed; see docs/exactness.md. If that is not it, please report it, with `to_json()`.",
     )

@@ -36,16 +36,16 @@ def verify(
         print(report)
         assert report.exact
 
-    The whole batch is plain Keras, the model's own `train_step`; rows of an embedding are added up before they are
-    applied, as in a dense gradient. What rounding may make of the update is measured, too: the whole batch again, after
-    the last digit of every weight has moved. Causes are found by trying. The model is not changed.
+    The whole batch is run by plain Keras, with the model's own `train_step`; rows of an embedding are added up before
+    they are applied, as in a dense gradient. The effect of rounding is measured, too: the whole batch is run again
+    after the last digit of every weight has moved. Causes are found by trying. The model is not changed.
 
     Args:
-        model: a compiled model, accumulated or not. What is not given below is as it accumulates.
+        model: a compiled model, accumulated or not. If neither of the sizes below is given, its own settings are used.
         x, y, sample_weight: the samples of one update, as for `fit`: arrays, or in `x` a batched dataset, whose first
             batches are taken.
-        micro_batch_size: samples at a time, on each replica; whole batches if `batches_per_update` is given alone.
-        batches_per_update: the update joins so many batches; arrays are cut into them.
+        micro_batch_size: samples at a time, on each replica; whole batches if only `batches_per_update` is given.
+        batches_per_update: how many batches the update joins; arrays are cut into as many.
 
     Raises:
         ValueError, TypeError: for arguments that are out of range.
@@ -97,13 +97,13 @@ def _settings(
                 describe(
                     "`batches_per_update` must be given for a model that joins batches by their samples.",
                     "batches_per_update=None",
-                    "Give the number of batches that an update of the data joins.",
+                    "Give the number of batches that make up one update.",
                 )
             )
     if micro_batch_size == "auto":
         raise ValueError(
             describe(
-                "`micro_batch_size` must be given for a model that looks for its own.",
+                "`micro_batch_size` must be given for a model that finds its own size.",
                 'micro_batch_size="auto"',
                 "Give the size that training has found, or a smaller one.",
             )

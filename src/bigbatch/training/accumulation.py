@@ -123,7 +123,7 @@ class Accumulation:
 
         def train_function(iterator: Any) -> Any:
             if micro_batch_size != "auto":  # which is careful with memory, and makes all of it in an attempt
-                optimizers.build(model)  # not before, for a callback may freeze layers at the begin of `fit`
+                optimizers.build(model)  # not before, for a callback may freeze layers when `fit` begins
             watch = self.watching.wanted()
             on_window, on_batches = drivers(watch)
             if watch.has_noise:  # that of every update is looked at, and Keras' own driver may make several at a time

@@ -61,11 +61,11 @@ class GradientAccumulator(tf.Module):
         variables: what the gradients are taken of, in their order.
         nonfinite: what becomes of infinities and NaNs. `"propagate"` hands them to the optimizer (one that scales the
             loss skips that update and lowers its scale); `"skip_update"` makes no update of such a window;
-            `"skip_micro_batch"` leaves such a micro-batch and its weight out; `"raise"` refuses it.
+            `"skip_micro_batch"` leaves out such a micro-batch and its weight; `"raise"` raises.
 
     Where it stops: a traced `apply` must know which variables have gradients, so it raises for a window that brings
-    others than the windows before it was traced. XLA drops such checks (and those of weights that are tensors, and
-    `nonfinite="raise"`) from code that it compiles.
+    gradients for other variables than were known when it was traced. XLA drops such checks, and those of weights that
+    are tensors, from code that it compiles; `nonfinite="raise"` is refused there.
     """
 
     def __init__(self, variables: Iterable[Any], *, nonfinite: str = "propagate") -> None:
@@ -86,14 +86,14 @@ class GradientAccumulator(tf.Module):
 
     @property
     def weight(self) -> Any:
-        """The summed weight since the last reset: a number, or a tensor where it is traced. A replica knows its own."""
+        """The summed weight since the last reset: a number, or a tensor in a trace. A replica sees its own."""
         with seen_from_outside(self._strategy):
             weight = self._tally.read().weight()
         return float(weight) if tf.executing_eagerly() else weight
 
     @property
     def num_added(self) -> Any:
-        """How often `add` was called since the last reset: a number, or a tensor where it is traced."""
+        """How often `add` was called since the last reset: a number, or a tensor in a trace."""
         with seen_from_outside(self._strategy):
             number = self._tally.read().num_added()
         return int(number) if tf.executing_eagerly() else number
@@ -105,8 +105,8 @@ class GradientAccumulator(tf.Module):
 
         Args:
             gradients: one per variable, `None` where there is none; `IndexedSlices` stay rows.
-            weight: what the micro-batch's loss divided by: its samples, its valid tokens or its summed sample weights.
-                The default suits micro-batches of equal size.
+            weight: what the micro-batch's loss was divided by: the number of its samples or valid tokens, or its summed
+                sample weights. The default suits micro-batches of equal size.
         """
         gradients = check_gradients(gradients, self._plan.signatures)
         weight = check_weight(weight)

@@ -116,7 +116,7 @@ def _refuse_half(failure: OutOfMemory) -> None:
     raise AccumulationError(
         describe(
             "There must be memory for the optimizer to apply an update.",
-            f"an update that needs {failure.needed()}, and of which some variables have seen a part",
-            "Go on from a checkpoint, with less beside it on the device or an optimizer with fewer slots.",
+            f"an update that needs {failure.needed()}, and that some variables may have received already",
+            "Restore a checkpoint, and free memory on the device or use an optimizer with fewer slots.",
         )
     )

@@ -118,7 +118,7 @@ def check_weight(weight: Any) -> Any:
     if tf.is_tensor(weight):
         weight = tf.cast(weight, tf.float64)
     if tf.is_tensor(weight) and not tf.executing_eagerly():
-        message = describe(_WEIGHT, "another weight", _WEIGHT_REMEDY)
+        message = describe(_WEIGHT, "a weight that is negative, infinite or NaN", _WEIGHT_REMEDY)
         with tf.control_dependencies(require(tf.logical_and(weight >= 0, weight < math.inf), message)):
             return tf.identity(weight)
     value = weight.numpy().item() if tf.is_tensor(weight) else weight
@@ -206,7 +206,7 @@ EMPTY = describe(
 WEIGHTLESS = describe(
     "The weights of a window must not sum to zero.",
     "weight=0.0",
-    "Leave windows without a sample or a valid token out by calling `reset`.",
+    "Leave out windows without a sample or a valid token by calling `reset`.",
 )
 NO_GRADIENT = describe(
     "An update needs a gradient for at least one variable.",

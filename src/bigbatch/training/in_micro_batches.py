@@ -22,7 +22,7 @@ def in_micro_batches(model: keras.Model, inputs: Any, *, micro_batch_size: int, 
     is, but for the memory, the same as
 
         with tf.GradientTape() as tape:
-            outputs = tf.concat([model(part, training=True) for part in split(x, 32)], 0)
+            outputs = tf.concat([model(part, training=True) for part, _ in bigbatch.split(x, 32)], 0)
             loss = contrastive_loss(outputs)
         gradients = tape.gradient(loss, model.trainable_variables)
 
@@ -34,6 +34,10 @@ def in_micro_batches(model: keras.Model, inputs: Any, *, micro_batch_size: int, 
         inputs: what the model is called with.
         micro_batch_size: samples at a time.
         training: as for the call of a model.
+
+    Raises:
+        ValueError, TypeError: for a `micro_batch_size` that is out of range, and for a model that is not built.
+        AccumulationError: on several replicas.
 
     The gradients are those of trainable variables, not of the inputs, and are computed once per tape.
     """

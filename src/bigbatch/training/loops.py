@@ -30,14 +30,15 @@ def windows(
     >>> [list(window) for window in windows(range(10), batches_per_update=4)]
     [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
-    Only one batch is in memory at a time, so a window can be run over once, and before the next one is asked for; what
-    the loop leaves of a window is not given to the next.
+    Only one batch is in memory at a time, so a window can be iterated over only once, and only before the next window
+    is asked for. Batches that the loop leaves unused are skipped; they do not become part of the next window.
 
     Args:
         dataset: any iterable of batches.
-        batches_per_update: how many batches a window has: a number, or a callable from the number of the window, which
-            counts from 0 in every call; `lambda window: schedule(made + window)` goes on after `made` updates.
-        samples_per_update: a window closes when it has so many samples; for batches of any sizes.
+        batches_per_update: how many batches a window has: a number, or a callable that returns it for the number of the
+            window. Windows are counted from 0 in every call of this function, so use
+            `lambda window: schedule(made + window)` to continue after `made` updates.
+        samples_per_update: a window closes when it has at least this many samples; for batches of any sizes.
     """
     settings = Windows(batches_per_update, samples_per_update)
     if not tf.executing_eagerly() and (isinstance(dataset, tf.data.Dataset) or hasattr(dataset, "get_next")):

@@ -125,7 +125,7 @@ def require_same_gradients(one: Outline, other: Outline) -> None:
                 describe(
                     "Every micro-batch must have gradients for the same variables where it is traced.",
                     f"no gradient for {', '.join(lost[:3])} in some sizes of micro-batches",
-                    "Compile the model with `run_eagerly=True`, or let it decide by tensors, not by shapes.",
+                    "Compile the model with `run_eagerly=True`, or let it branch on tensors, not on shapes.",
                 )
             )
 

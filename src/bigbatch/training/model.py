@@ -57,32 +57,33 @@ def accumulate(
         bigbatch.accumulate(model, micro_batch_size=16)
         model.fit(x, y, batch_size=256)
 
-    The weight is what the loss divides by: samples, valid tokens under a mask, or summed sample weights. Call it before
-    or after `compile`, and again to change the values, also from a callback. It overrides methods on this one instance;
-    saved models, clones and copies are plain Keras.
+    The weight is what the loss divides by: samples, valid tokens under a mask, or summed sample weights. Call this
+    function before or after `compile`, and again to change the values, also from a callback. It overrides methods on
+    this one instance; saved models, clones and copies are plain Keras.
 
     Args:
         model: a Keras model; it is changed in place.
         micro_batch_size: samples in memory at a time, on each replica; `"auto"` begins with whole batches and halves
             what does not fit; `None` does not split batches.
-        batches_per_update: batches that an update joins, or a callable from the number of updates made to it. The end
-            of an epoch closes the window. `steps_per_epoch` counts updates.
-        samples_per_update: an update joins batches until it has so many samples.
+        batches_per_update: how many batches an update joins, or a callable that returns it for the number of updates
+            made. The end of an epoch closes the window. `steps_per_epoch` counts updates.
+        samples_per_update: an update joins batches until it has at least this many samples.
         learning_rate_rule: `"linear"` or `"sqrt"`: the applied learning rate follows `batches_per_update`, relative to
-            that of update 0.
+            its value at update 0; a constant number of batches changes nothing.
         batch_norm: `"pooled"` (also for `None`) moves the statistics of BatchNormalization once per update, by the
             moments of all its samples; `"per_micro_batch"` leaves them to Keras. Passing either silences the warning
             that each micro-batch is normalised by its own moments.
-        whole_batch_loss: the loss sees the outputs of all samples of the update at a time, so that it may couple them
-            (contrastive, ranking, correlation), for a second forward pass of each micro-batch.
+        whole_batch_loss: the loss sees the outputs of all samples of the update at once, so that it may couple them
+            (contrastive, ranking, correlation), at the cost of a second forward pass of each micro-batch. Needs a
+            number as `micro_batch_size`.
 
     Returns:
         The model.
 
     Raises:
-        ValueError, TypeError: for arguments out of range; nothing has changed then.
-        AccumulationError: in `fit`, for a model whose update cannot be had from micro-batches; here, for one of a
-            `ParameterServerStrategy`.
+        ValueError, TypeError: for arguments that are out of range; nothing has changed then.
+        AccumulationError: in `fit`, for a model whose update cannot be computed from micro-batches; here, for a model
+            of a `ParameterServerStrategy`, and for joining batches in a model with its own `fit`.
 
     The promise stops at layers that couple the samples of a batch (batch normalisation), and at losses that do, unless
     `whole_batch_loss` is set.
@@ -165,7 +166,7 @@ def _require_number(micro_batch_size: MicroBatchSize) -> None:
             describe(
                 "`micro_batch_size` must be a positive integer where the loss sees the whole batch.",
                 f"micro_batch_size={micro_batch_size!r}, whole_batch_loss=True",
-                "Without micro-batches, the loss sees the whole batch anyway.",
+                "Give the number of samples in memory at a time; whole batches do not need `whole_batch_loss`.",
             )
         )
 

@@ -24,9 +24,10 @@ class Monitor(keras.callbacks.Callback):
     - `samples_per_second`: the first update also traces.
     - `peak_memory`: bytes on the fullest device of this worker; absent where the allocator does not count.
 
-    The logs of an epoch have the means over its updates, but the samples of all over the seconds of all, and the
-    largest peak. Its place among the callbacks does not matter, unless the model has a `fit` of its own. With
-    `steps_per_execution`, Keras calls once for several updates: the last one's figures are shown, and the speed of all.
+    The logs of an epoch have the means over its updates, except that `samples_per_second` is all samples over all
+    seconds, and `peak_memory` the largest peak. The place of the monitor among the callbacks does not matter, unless
+    the model has its own `fit`. With `steps_per_execution`, Keras calls callbacks once for several updates: they see
+    the figures of the last one, and the speed of all.
 
     Raises:
         ValueError: when training begins, if the model is not accumulated; and for a log that has one of these names.
@@ -78,7 +79,7 @@ def put(logs: dict[str, Any], figures: dict[str, float]) -> None:
             describe(
                 "The names of a callback's figures must be free in the logs.",
                 f"a log named {taken[0]!r}",
-                "Give the metric another name, and `fit` one callback of a kind.",
+                "Give the metric another name, and pass `fit` only one callback of each kind.",
             )
         )
     logs.update(figures)

@@ -25,9 +25,9 @@ class NoiseScale(keras.callbacks.Callback):
       smaller batches waste updates, and much larger ones waste samples.
     - `noise_scale_low`, `noise_scale_high`: the ends of its confidence interval.
 
-    All are NaN or without end while too little is known; after an epoch without a measurement, a warning tells why.
-    The micro-batches of an update tell it, at the cost of their norms; where an update has only one, it is run in two
-    halves, which does not change the update.
+    All are NaN or infinite while too little is known; after an epoch without a measurement, a warning tells why. They
+    are measured from the micro-batches of an update, at the cost of their gradients' norms. An update of only one
+    micro-batch is run in two halves, which does not change the update.
 
     Args:
         decay: how much of the past an update keeps, between 0 and 1.
@@ -75,9 +75,9 @@ class NoiseScale(keras.callbacks.Callback):
         if self._smoothed.num_updates == 0 and not self._has_warned:
             self._has_warned = True
             _logger.warning(
-                "No update of epoch %d told of its noise: that takes finite gradients of two micro-batches, and "
-                "batches of a model with batch normalisation are not halved for it. Use a smaller `micro_batch_size`, "
-                "or `batches_per_update` of 2 or more.",
+                "No update of epoch %d measured its noise: that takes finite gradients of at least two micro-batches, "
+                "and batches of a model with batch normalisation are not halved for it. Use a smaller "
+                "`micro_batch_size`, or `batches_per_update` of 2 or more.",
                 epoch + 1,
             )
 

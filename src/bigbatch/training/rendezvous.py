@@ -1,4 +1,4 @@
-"""`wait_for_workers`: every worker of a cluster has come, or an error says which has not.
+"""`wait_for_workers`: every worker of a cluster is there, or an error says which is missing.
 
 `tf.distribute.MultiWorkerMirroredStrategy` waits for all workers when it is made: an hour, in silence, deaf to Ctrl-C.
 Here the workers meet before that, on the port of the first one, which it gives back to TensorFlow afterwards. Nothing
@@ -45,8 +45,8 @@ def wait_for_workers(seconds: float = 60.0) -> None:
         seconds: how long to wait.
 
     Raises:
-        ValueError: for `seconds` that are none, and a `TF_CONFIG` that makes no sense.
-        TimeoutError: with the name and the address of every worker that has not come.
+        ValueError: for `seconds` that is not a positive number, and for a `TF_CONFIG` that makes no sense.
+        TimeoutError: with the name and the address of every worker that is missing.
     """
     if not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
         remedy = "Use 60 for a minute."
@@ -59,9 +59,9 @@ def wait_for_workers(seconds: float = 60.0) -> None:
     if missing:
         raise TimeoutError(
             describe(
-                f"All {len(cluster.names)} workers must come within {seconds:g} seconds.",
+                f"All {len(cluster.names)} workers must connect within {seconds:g} seconds.",
                 f"no word from {', '.join(cluster.describe(index) for index in missing)}",
-                "Start what is missing with the same TF_CONFIG cluster, or wait longer with `seconds`.",
+                "Start the missing workers with the same cluster in TF_CONFIG, or wait longer with `seconds`.",
             )
         )
 

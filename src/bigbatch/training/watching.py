@@ -16,7 +16,7 @@ Observe = Callable[[float, float, float], None]  # of the noise, the signal and 
 
 
 class Watching:
-    """Callbacks from the begin of a `fit` to its end, and a schedule that adapts."""
+    """Callbacks from the beginning of a `fit` to its end, and a schedule that adapts."""
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model

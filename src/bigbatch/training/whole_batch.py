@@ -112,8 +112,8 @@ class WholeBatch:
             raise AccumulationError(
                 describe(
                     "`train_step` must call the model for its forward pass to be split.",
-                    f"{type(self._model).__name__}.train_step, which calls none but parts of it",
-                    "Call them in `call`, and `self(x, training=True)` in `train_step`.",
+                    f"{type(self._model).__name__}.train_step, which calls only parts of it",
+                    "Call these parts in `call`, and `self(x, training=True)` in `train_step`.",
                 )
             )
 
