@@ -25,15 +25,14 @@ format: $(READY)  ## repairs what `check` can repair
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## compares with everybody: time, memory and truth; two hours, on an idle machine
+bench: $(READY)  ## compares with everybody: time, memory and truth; hours, on an idle machine
 	-$(MAKE) .rival/.ready  # where gradient-accumulator installs: Python 3.9 to 3.11
 	$(BIN)/python benchmarks/compare.py --output benchmarks/results/compare.json --rival "$(RIVAL)"
 	$(BIN)/python benchmarks/truth.py --output benchmarks/results/truth.json --rival "$(RIVAL)"
-	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/auto.py
+	$(BIN)/python benchmarks/auto.py --output benchmarks/results/auto.json
+	$(BIN)/python benchmarks/report.py benchmarks/results docs/benchmarks.md
 	$(BIN)/python benchmarks/coupled.py
 	$(BIN)/python benchmarks/noise.py
-	$(BIN)/python benchmarks/distributed.py
 
 bench-quick: $(READY)  ## whether the benchmarks run, in two minutes
 	$(BIN)/python benchmarks/compare.py --quick

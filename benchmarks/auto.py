@@ -1,6 +1,6 @@
 """`micro_batch_size="auto"` and `plan` under real limits of memory.
 
-    python benchmarks/auto.py [cnn transformer mlp]
+    python benchmarks/auto.py [--workloads cnn transformer mlp] [--output benchmarks/results/auto.json]
 
 For three models and two limits: the size that was found, the attempts that failed on the way, what an update takes once
 the size is settled over one with that size given, and what `plan` predicts of the largest size that fits, over what it
@@ -14,11 +14,11 @@ no more than how far it is from its twin's.
 import logging
 import os
 import re
-import sys
 import time
 
 from apart import call
-from measuring import Ratio, in_turns, ratio
+from measuring import in_turns, ratio
+from results import facts, parser_of, save
 
 # In MiB, and more than a size needs that fits by a hair: a given size has no second attempt.
 LIMITS = {"cnn": (170, 400), "transformer": (60, 200), "mlp": (600, 720)}
@@ -94,27 +94,23 @@ def planned(name, memory):
 
 
 def main():
+    parser = parser_of(__doc__)
+    parser.add_argument("--workloads", nargs="*", default=LIMITS)
+    arguments = parser.parse_args()
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"  # whose convolutions do not survive it if memory runs out
-    for name in sys.argv[1:] or LIMITS:
+    result = {"facts": facts(), "limited": {}, "with_room": {}}
+    for name in arguments.workloads:
         for limit in LIMITS[name]:
             found = call("auto.measure", name, TF_CPU_BFC_MEM_LIMIT_IN_MB=str(limit))
-            plan = planned(name, f"{limit}MiB")
-            print(
-                f"{name:12} {limit:4} MiB: auto {found['size']:4} after {found['failed']} failures, "
-                f"{Ratio(*found['auto'])} of a given size, its twin {Ratio(*found['twin'])}; "
-                f"plan in {plan['seconds']:.0f} s: largest {plan['largest']:4}, predicted {plan['accuracy']:.3f} of "
-                f"its peak, recommends {plan['recommended']}",
-                flush=True,
-            )
+            result["limited"][f"{name}, {limit} MiB"] = found | {"plan": call("auto.planned", name, f"{limit}MiB")}
         if name in WITH_ROOM:
-            found = call("auto.with_room", name)
-            auto, choice, twin = (Ratio(*found[way]) for way in ("auto", "planned", "twin"))
-            print(
-                f"{name:12} with room: of plain Keras, auto {auto}, plan's choice {found['size']} {choice}, "
-                f"its twin {twin}",
-                flush=True,
-            )
+            result["with_room"][name] = call("auto.with_room", name)
+        save(result, arguments.output)
+        print(name, flush=True)
+    from report import auto
+
+    print(auto(result))
 
 
 if __name__ == "__main__":

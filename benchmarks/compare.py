@@ -3,143 +3,137 @@
     python benchmarks/compare.py [--quick] [--rival PYTHON] [--output benchmarks/results/compare.json]
 
 - Times are ratios to the limit, CPU and wall clock, of runs that alternate in one process: median and quartiles.
-- Peak memory is that of TensorFlow's BFC allocator without the inputs, over the floor: what the limit takes for one
-  micro-batch.
+- Peak memory is that of TensorFlow's BFC allocator without the inputs, over the floor.
 - The first update counts building, tracing and compiling, in CPU time; the graph counts all operations.
 - The error is that of the weights after one update by SGD, relative to its size, against plain Keras' whole batch.
+- Two devices and two workers share the micro-batches; what workers send is counted.
 
 `--rival` is a Python that has gradient-accumulator and TensorFlow 2.15. `report.py` makes tables and pictures of it.
 """
 
-import gc
 import json
-import math
 import tempfile
-import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from apart import attempt, call
-from measuring import error, in_turns, moved, peak
-from results import facts, groups_of, parser_of, save
+from measuring import error
+from results import facts, groups_of, parser_of_contest, save
 
-NUMBERS, ALONE, ROUNDS = (1, 4, 16, 64, 256), 16, 100
-SLOW = {"mlp": 64, "mobilenet": 64}  # whose 256 micro-batches would take an hour
-ON_TWO_DEVICES = ("cnn", "mlp")
-QUICK = {"workloads": ("cnn",), "numbers": (4,), "alone": 4, "rounds": 3}
-MOST_SECONDS = 25  # of all rounds of one number, but for the first two
+SHARED = ("cnn", "mlp")  # by two devices and two workers
 
 
-def names_of(contenders, number):
-    # The sum of Keras begins with two.
-    return [each.__name__ for each in contenders if number > 1 or each.__name__ != "keras_steps"]
+@dataclass(frozen=True)
+class Contest:
+    """What is measured, of one workload after the other.
+
+    Args:
+        groups: pairs of a Python and the names of those who run in it.
+        together: the names of those who share micro-batches, by place.
+        numbers: of micro-batches, for which updates are timed.
+        number: of micro-batches, for everything else, and the only one of the rival.
+        most: of micro-batches, for which the peaks of `STEADY` are measured once more.
+        rounds: of updates in turns, at most.
+        alone: the names of those who are looked at alone.
+        run: `attempt`, for which an error is a result, or `call`, for which it is the end.
+    """
+
+    groups: list
+    together: dict
+    numbers: tuple = (1, 4, 16, 64, 256)
+    number: int = 16
+    most: int | None = 256
+    rounds: int = 100
+    alone: tuple = ()
+    run: Callable = attempt
+
+    def add(self, workload, result):
+        """Adds what is found of a workload to the result."""
+        for number in self.numbers:
+            result["times"][f"{workload}/{number}"] = self.times(workload, number)
+        with tempfile.TemporaryDirectory() as folder:
+            result["alone"][workload] = self.of_each(workload, folder)
+            for place, names in self.together.items() if workload in SHARED else ():
+                result["shared"][f"{workload}, {place}"] = self.of_place(workload, place, names, folder)
+
+    def times(self, workload, number):
+        """Of each group."""
+        print(workload, number, flush=True)
+
+        def timed(python, names):
+            # The sum of Keras begins with two.
+            names = [name for name in names if number > 1 or name != "keras_steps"]
+            return self.run("trials.timed", workload, number, names, self.rounds, "one device", python=python)
+
+        return [timed(*group) for group in (self.groups if number == self.number else self.groups[:1])]
+
+    def of_each(self, workload, folder):
+        """What is found of every contender alone, and the floor."""
+        from contenders import STEADY
+
+        rows = {"floor": self.run("trials.floor", workload)}
+        for python, names in self.groups:
+            for name in (each for each in names if each in self.alone):
+                # The rival's limit is that of its own TensorFlow.
+                label = "rival_limit" if name in rows else name
+                rows[label] = self.of_one(workload, name, "one device", folder, label, python=python)
+        for name in names_of(STEADY) if self.most else ():
+            rows[name]["peak_of_most"] = self.run("trials.peak_of", workload, self.most, name)
+        return rows
+
+    def of_place(self, workload, place, names, folder):
+        """The same of contenders who share the micro-batches, and their times."""
+        from places import NUM_PROCESSES
+
+        workers = NUM_PROCESSES[place]
+        rows = {name: self.of_one(workload, name, place, folder, f"{place} {name}", workers=workers) for name in names}
+        running = [name for name, found in rows.items() if "raises" not in found]
+        rounds = self.rounds if workers == 1 else min(self.rounds, 20)  # workers do not stop for time
+        times = self.run("trials.timed", workload, self.number, running, rounds, place, workers=workers)
+        return {"alone": rows, "times": times}
+
+    def of_one(self, workload, name, place, folder, label, **settings):
+        """What is found of a contender, with the distance of its update from plain Keras', who comes first."""
+        print(workload, place, name, flush=True)
+        found = self.run("trials.alone", workload, self.number, name, place, f"{folder}/{label}.npz", **settings)
+        if "raises" in found:
+            return found
+        movements = [list(np.load(f"{folder}/{each}.npz").values()) for each in (label, "plain_keras")]
+        return found | {"error": error(*movements)}
 
 
-def timed(workload_name, number, names, rounds, num_devices=1):
-    """CPU and wall seconds of every contender. Runs in a process of its own."""
-    import contenders
-    import tensorflow as tf
-    from tensorflow import keras
-    from workloads import load
-
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * num_devices)
-    devices = [f"CPU:{place}" for place in range(num_devices)]
-    strategy = tf.distribute.MirroredStrategy(devices) if num_devices > 1 else tf.distribute.get_strategy()
-    workload = load(workload_name)
-    with strategy.scope():
-        updates = {name: getattr(contenders, name)(workload, number, keras.optimizers.Adam(1e-3))[1] for name in names}
-    return in_turns(updates, rounds, warm_up=1, most_seconds=MOST_SECONDS)
+def names_of(contenders):
+    return [each.__name__ for each in contenders]
 
 
-def import_of(name):
-    """Seconds that `import bigbatch` takes beside TensorFlow and Keras, and the first use of a name."""
-    import keras  # noqa: F401
-    import tensorflow  # noqa: F401
+def contest(rival, numbers, quick):
+    from contenders import OURS, RIVAL, TOGETHER
+    from places import DEVICES, WORKERS
 
-    began = time.perf_counter()
-    import bigbatch
-
-    if name:
-        getattr(bigbatch, name)
-    return time.perf_counter() - began
-
-
-def alone(workload_name, number, name, path):
-    """First update, operations and peak of one contender, and in a file what an update by SGD does to its weights."""
-    import contenders
-    import tensorflow as tf
-    from tensorflow import keras
-    from workloads import load
-
-    workload, make = load(workload_name), getattr(contenders, name)
-    began = time.process_time()
-    _, update = make(workload, number, keras.optimizers.Adam(1e-3))
-    update()
-    first = time.process_time() - began
-    graphs = [each for each in gc.get_objects() if isinstance(each, tf.Graph)]
-    operations = sum(len(graph.get_operations()) for graph in graphs)
-    found = {"first": first, "operations": operations, "peak": peak(update)}
-    model, update = make(workload, number, keras.optimizers.SGD(0.1))
-    before = [variable.numpy() for variable in model.trainable_variables]
-    update()
-    np.savez(path, *moved([variable.numpy() for variable in model.trainable_variables], before))
-    return found
-
-
-def compare(result, *, workloads, numbers, alone, rounds, rival):
-    """Adds what is found of each workload to the result, and yields when one is done."""
-    from contenders import ON_DEVICES, OURS, RIVAL
-
-    groups = groups_of(OURS, RIVAL, rival)
-    for workload in workloads:
-        for number in (each for each in numbers if each <= SLOW.get(workload, math.inf)):
-            key = f"{workload}/{number}"
-            print(key, flush=True)
-            result["times"][key] = [
-                attempt("compare.timed", workload, number, names_of(group, number), rounds, python=python)
-                for python, group in (groups if number == alone else groups[:1])
-            ]
-        if workload in ON_TWO_DEVICES and numbers:
-            names = names_of(ON_DEVICES, alone)
-            result["devices"][f"{workload}/{alone}"] = attempt("compare.timed", workload, alone, names, rounds, 2)
-        result["alone"][workload] = of_all(groups, workload, alone)
-        yield
-
-
-def of_all(groups, workload, number):
-    """What is found of every contender alone; the floor is the limit's single micro-batch."""
-    with tempfile.TemporaryDirectory() as folder:
-        rows = {"floor": attempt("compare.alone", workload, 1, "limit", f"{folder}/floor.npz")}
-        for python, group in groups:
-            for name in names_of(group, number):
-                place = "rival_limit" if name in rows else name
-                print(workload, place, flush=True)
-                rows[place] = attempt("compare.alone", workload, number, name, f"{folder}/{place}.npz", python=python)
-        movements = {
-            name: list(np.load(f"{folder}/{name}.npz").values()) for name, row in rows.items() if "raises" not in row
-        }
-    for name, movement in movements.items():
-        if name != "floor":
-            rows[name]["error"] = error(movement, movements["plain_keras"])
-    return rows
+    groups = groups_of(names_of(OURS), names_of(RIVAL), rival)
+    if quick:
+        few = ("plain_keras", "limit", "bigbatch_fit")
+        return Contest(groups, {WORKERS: few[1:]}, numbers=(4,), number=4, most=None, rounds=3, alone=few, run=call)
+    places = {place: names_of(TOGETHER) for place in (DEVICES, WORKERS)}
+    return Contest(groups, places, tuple(numbers), alone=tuple(name for _, names in groups for name in names))
 
 
 def main():
-    parser = parser_of(__doc__)
+    parser = parser_of_contest(__doc__)
     parser.add_argument("--workloads", nargs="*", help="only these; what the file has of others stays")
-    parser.add_argument("--numbers", nargs="*", type=int, default=NUMBERS, help="of micro-batches; none: no times")
+    parser.add_argument("--numbers", nargs="*", type=int, default=Contest.numbers, help="of micro-batches, to be timed")
     arguments = parser.parse_args()
     from workloads import NAMES
 
-    settings = {"workloads": arguments.workloads or NAMES, "numbers": arguments.numbers}
-    settings = QUICK if arguments.quick else settings | {"alone": ALONE, "rounds": ROUNDS}
-    result = {"times": {}, "devices": {}, "alone": {}, "import": {}}
+    result = {"times": {}, "shared": {}, "alone": {}}
     if arguments.output and arguments.output.exists() and arguments.workloads:
         result |= json.loads(arguments.output.read_text())
-    result["facts"] = facts(arguments.rival)
-    repeats = range(1 if arguments.quick else 5)
-    result["import"] = {name: [call("compare.import_of", name) for _ in repeats] for name in ("", "accumulate")}
-    for _ in compare(result, **settings, rival=arguments.rival):
+    measured = contest(arguments.rival, arguments.numbers, arguments.quick)
+    result |= {"facts": facts(), "number": measured.number, "most": measured.most}
+    result["import"] = [call("trials.imported") for _ in range(1 if arguments.quick else 5)]
+    for workload in NAMES[:1] if arguments.quick else arguments.workloads or NAMES:
+        measured.add(workload, result)
         save(result, arguments.output)
     from report import comparison
 

@@ -1,6 +1,6 @@
 """The limits: forward and backward per micro-batch, one application of the optimizer, and nothing else.
 
-Both are written in raw TensorFlow. One micro-batch runs at a time: a loop that waits for a call of a `tf.function` does
+All are written in raw TensorFlow. One micro-batch runs at a time: a loop that waits for a call of a `tf.function` does
 not wait for what it returns, and its first turn would run beside the micro-batch before it, with the memory of two.
 """
 
@@ -44,6 +44,18 @@ def limit(workload, number, optimizer):
     strategy = tf.distribute.get_strategy()
     update = tf.function(lambda iterator: strategy.run(step, args=iterator.get_next()), autograph=False)
     return initialised(model), functools.partial(update, iterator_of(whole(workload, number * num_replicas())))
+
+
+def floor(workload, optimizer):
+    """Forward and backward of one micro-batch, beside weights and slots, with all gradients kept as tables."""
+    model, (x, y) = workload.make(), map(tf.constant, workload.data(workload.SIZE))
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(autograph=False)
+    def gradients():
+        return [tf.convert_to_tensor(each) for each in _gradients(workload, model, x, y, model.trainable_variables)]
+
+    return gradients
 
 
 def limit_of_windows(workload, number, optimizer):

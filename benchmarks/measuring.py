@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 
-def in_turns(updates, rounds, *, warm_up=2, most_seconds=math.inf):
+def in_turns(updates, rounds, *, warm_up=2, at_least=2, most_seconds=math.inf):
     """CPU and wall seconds of every function, round by round, so that all see the same machine.
 
-    After `most_seconds` it stops, though not before the second round.
+    Every other round goes backwards, because a function finds the caches as the one before it left them. After
+    `most_seconds` it stops, though not before it has made `at_least` so many.
     """
     for _ in range(warm_up):
         for update in updates.values():
@@ -20,9 +21,9 @@ def in_turns(updates, rounds, *, warm_up=2, most_seconds=math.inf):
     times = {name: {"cpu": [], "wall": []} for name in updates}
     began = time.perf_counter()
     for turn in range(rounds):
-        if turn > 1 and time.perf_counter() - began > most_seconds:
+        if turn >= at_least and time.perf_counter() - began > most_seconds:
             break
-        for name, update in updates.items():
+        for name, update in list(updates.items())[:: -1 if turn % 2 else 1]:
             cpu, wall = time.process_time(), time.perf_counter()
             update()
             times[name]["cpu"].append(time.process_time() - cpu)
@@ -65,6 +66,14 @@ def peak(update, number=5):
         peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - between)
     variables = [each for each in gc.get_objects() if isinstance(each, tf.Variable)]
     return sum(each.shape.num_elements() * each.dtype.size for each in variables) + statistics.median(peaks)
+
+
+def operations():
+    """Those of all graphs that are alive."""
+    import tensorflow as tf
+
+    graphs = [each for each in gc.get_objects() if isinstance(each, tf.Graph)]
+    return [operation for graph in graphs for operation in graph.get_operations()]
 
 
 def moved(values, before):

@@ -1,4 +1,4 @@
-"""Tables and pictures of what `compare.py` and `truth.py` have found.
+"""Tables and pictures of what `compare.py`, `truth.py` and `auto.py` have found.
 
     python benchmarks/report.py FOLDER [PAGE]
 
@@ -12,10 +12,11 @@ import statistics
 import sys
 from pathlib import Path
 
-from measuring import ratio
+from measuring import Ratio, ratio
 
 NAMES = {
     "limit": "the limit: a bare loop",
+    "twin": "the limit once more",
     "limit_of_windows": "a bare loop that pulls its batches",
     "plain_keras": "plain Keras, whole batch",
     "bigbatch_fit": "**bigbatch**, `micro_batch_size`",
@@ -55,31 +56,29 @@ def comparison(result):
         header = [
             workload,
             *(f"CPU time, K={number}" for number in numbers),
-            "wall time",
-            "peak",
+            f"wall time, K={result['number']}",
+            *(f"peak, K={number}" for number in (result["number"], result["most"])),
             "first",
             "graph",
             "error",
         ]
         rows = []
-        for name, label in NAMES.items():
-            if name not in alone and name != "limit":
-                continue
+        for name, label in ((name, label) for name, label in NAMES.items() if name in alone):
             cells = [of_contender(result["times"][f"{workload}/{number}"], name, "cpu") for number in numbers]
-            wall = of_contender(result["times"][f"{workload}/{numbers[-1]}"], name, "wall")
+            wall = of_contender(result["times"][f"{workload}/{result['number']}"], name, "wall")
             rows.append([label, *cells, wall, *measured(alone, name)])
         parts.append(table(header, rows))
-    return "\n\n".join([*parts, growth(result), marginal(result), on_devices(result), imports(result)])
+    return "\n\n".join([*parts, growth(result), marginal(result), shared(result), imports(result)])
 
 
 def measured(alone, name):
-    """Peak over the floor, first update over plain Keras', operations, and error."""
+    """Peaks over the floor, first update over plain Keras', operations, and error."""
     found = alone[name]
     if "raises" in found:
-        return ["raises"] * 4
+        return ["raises"] * 5
+    peaks = [f"{found[key] / alone['floor']:.2f}" if key in found else "" for key in ("peak", "peak_of_most")]
     first = found["first"] / alone["plain_keras"]["first"]
-    peak = found["peak"] / alone["floor"]["peak"]
-    return [f"{peak:.2f}", f"{first:.2f}", str(found["operations"]), f"{found['error']:.0e}"]
+    return [*peaks, f"{first:.2f}", str(found["operations"]), f"{found['error']:.0e}"]
 
 
 def growth(result):
@@ -97,7 +96,7 @@ def growth(result):
 
 def marginal(result):
     """What one more micro-batch takes, from 4 to the most that were measured, over what the limit takes for it."""
-    names, rows = [name for name in NAMES if not name.startswith(("rival", "limit_of"))], []
+    names, rows = [name for name in NAMES if not name.startswith(("rival", "limit_of", "twin"))], []
     for workload in result["alone"]:
         numbers = [int(key.split("/")[1]) for key in result["times"] if key.startswith(f"{workload}/")]
         if max(numbers) <= 4:
@@ -112,19 +111,27 @@ def medians(times, name):
     return statistics.median(times[name]["cpu"])
 
 
-def on_devices(result):
-    """Two logical devices that share the micro-batches."""
-    rows = [
-        [key.replace("/", ", K="), NAMES[name], *(of_contender([times], name, clock) for clock in ("cpu", "wall"))]
-        for key, times in result["devices"].items()
-        for name in NAMES
-        if name in times or "raises" in times
-    ]
-    return table(["two devices", "", "CPU time", "wall time"], rows)
+def shared(result):
+    """Two devices or two workers that share the micro-batches."""
+    rows = []
+    for place, found in result["shared"].items():
+        for name in (each for each in NAMES if each in found["alone"]):
+            times = [of_contender([found["times"]], name, clock) for clock in ("cpu", "wall")]
+            rows.append([place, NAMES[name], *times, *sent(found["alone"][name])])
+    header = ["micro-batches shared by", "", "CPU time", "wall time", "collectives", "bytes sent", "error"]
+    return table(header, rows)
+
+
+def sent(found):
+    """Collectives, bytes that each worker sends over those of the gradients, and error."""
+    if "raises" in found:
+        return ["raises"] * 3
+    cells = [str(found["collectives"]), f"{found['sent'] / found['gradients']:.2f}"] if "sent" in found else ["", ""]
+    return [*cells, f"{found['error']:.0e}"]
 
 
 def imports(result):
-    bare, first_use = (statistics.median(result["import"][name]) * 1000 for name in ("", "accumulate"))
+    bare, first_use = (statistics.median(each) * 1000 for each in zip(*result["import"]))
     return (
         f"`import bigbatch` after TensorFlow and Keras: {bare:.0f} ms; with `bigbatch.accumulate`: {first_use:.0f} ms."
     )
@@ -134,6 +141,29 @@ def truth(result):
     systems = list(dict.fromkeys(name for row in result["cases"].values() for name in row))
     rows = [[case, *(error_cell(row.get(name)) for name in systems)] for case, row in result["cases"].items()]
     return table(["error of the update", *(NAMES.get(name, name) for name in systems)], rows)
+
+
+def auto(result):
+    """What "auto" and `plan` found under limits, and how they compare with plain Keras where there are none."""
+    columns = ["found", "failed", "time over that size given", "its twin", "`plan`: largest", "predicted over its peak"]
+    rows = [
+        [
+            *(name, str(found["size"]), str(found["failed"]), str(Ratio(*found["auto"])), str(Ratio(*found["twin"]))),
+            *(str(found["plan"]["largest"]), f"{found['plan']['accuracy']:.2f}", f"{found['plan']['seconds']:.0f}"),
+        ]
+        for name, found in result["limited"].items()
+    ]
+    with_room = [
+        [
+            name,
+            str(Ratio(*found["auto"])),
+            f"{Ratio(*found['planned'])}, of {found['size']}",
+            str(Ratio(*found["twin"])),
+        ]
+        for name, found in result["with_room"].items()
+    ]
+    header = ["of plain Keras' CPU time", '`"auto"`', "`plan`'s choice", "plain Keras' twin"]
+    return f"{table(['limit', *columns, 'seconds'], rows)}\n\n{table(header, with_room)}"
 
 
 def error_cell(found):
@@ -167,7 +197,7 @@ def draw(result, path):
 
 
 def main(folder, page=None):
-    for name, show in (("compare", comparison), ("truth", truth)):
+    for name, show in (("compare", comparison), ("truth", truth), ("auto", auto)):
         path = Path(folder) / f"{name}.json"
         if not path.exists():
             continue
@@ -190,7 +220,7 @@ def put(shown, name, page):
 
 def of_machine(facts):
     versions = ", ".join(f"{name} {facts[name]}" for name in ("bigbatch", "keras", "tensorflow", "python"))
-    machine = f"{facts['cores']} cores ({facts['machine']}), load {facts['load']:.1f} at the begin"
+    machine = f"{facts['cores']} cores ({facts['machine']}), load {facts['load']:.1f} at the start"
     return f"*{facts['date']}: {versions}; {machine}.*"
 
 

@@ -7,37 +7,26 @@ are added up first, as no version of Keras does. Rounding is about 1e-7. Systems
 does not claim to do is "-". Every system and case runs in a process of its own.
 """
 
-import json
-import subprocess
-import sys
-
-from apart import attempt
+from apart import attempt, call
 from measuring import error, moved
-from results import facts, groups_of, parser_of, save
+from results import facts, groups_of, parser_of_contest, save
 
 OURS, RIVAL = ("bigbatch_windows", "keras_steps", "tutorial"), ("rival_model", "rival_optimizer")
-WORKERS = "two machines"
 
 
 def measure(case_name, system):
     """The error of one system in one case; runs in a process of its own."""
-    import tensorflow as tf
+    from places import DEVICES, ONE, strategy_of
     from tensorflow import keras
     from truth_cases import CASES
 
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     case = CASES[case_name]
     if case.loss == "mean_with_sample_weight" and not hasattr(keras, "version"):
         return "-"  # not in Keras 2
     if case.num_replicas > 1 and system == "tutorial":
         return "-"
-    if case.num_replicas == 1:
+    with strategy_of(ONE if case.num_replicas == 1 else DEVICES).scope():
         model = trained(case, system)
-    else:
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-        with strategy.scope():
-            model = trained(case, system)
     return error_of(case, model)
 
 
@@ -129,45 +118,37 @@ def error_of(case, model):
     return error(moved(looked_at(case, model), before), moved(looked_at(case, reference(case)), before))
 
 
-def on_two_machines(system):
-    """One line per worker; the first one tells the error."""
-    program = [__file__, "--worker", system]
-    command = [sys.executable, "-m", "bigbatch", "launch", "--workers", "2", *program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    found = [line.split("RESULT", 1)[1] for line in done.stdout.splitlines() if "RESULT" in line]
-    return json.loads(found[0]) if not done.returncode and found else "raises"
+def measure_on_workers(system):
+    """The same of two workers that share batches; runs on both."""
+    from places import WORKERS, strategy_of
 
-
-def worker(system):
-    import tensorflow as tf
-
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    strategy = strategy_of(WORKERS)
     from truth_cases import CASES
 
     case = CASES["two devices"]
     with strategy.scope():
         model = trained(case, system)
-    print("RESULT", json.dumps(error_of(case, model)))
+    return error_of(case, model)
+
+
+def note(result, case, found):
+    print(case, found, flush=True)
+    result["cases"][case] = {system: "raises" if isinstance(each, dict) else each for system, each in found.items()}
 
 
 def main():
-    parser = parser_of(__doc__)
-    parser.add_argument("--worker")
-    arguments = parser.parse_args()
-    if arguments.worker:
-        worker(arguments.worker)
-        return
+    arguments = parser_of_contest(__doc__).parse_args()
     from truth_cases import CASES
 
-    result = {"facts": facts(arguments.rival), "cases": {}}
+    result, run = {"facts": facts(), "cases": {}}, call if arguments.quick else attempt
     for case in list(CASES)[1:2] if arguments.quick else CASES:
         found = {}
         for python, group in groups_of(OURS, RIVAL, arguments.rival):
-            found |= {system: attempt("truth.measure", case, system, python=python) for system in group}
-        result["cases"][case] = {system: "raises" if isinstance(each, dict) else each for system, each in found.items()}
-        print(case, found, flush=True)
+            found |= {system: run("truth.measure", case, system, python=python) for system in group}
+        note(result, case, found)
     if not arguments.quick:
-        result["cases"][WORKERS] = {system: on_two_machines(system) for system in OURS if system != "tutorial"}
+        systems = [system for system in OURS if system != "tutorial"]
+        note(result, "two workers", {each: run("truth.measure_on_workers", each, workers=2) for each in systems})
     save(result, arguments.output)
     from report import truth
 
