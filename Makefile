@@ -2,7 +2,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-RIVAL = $(shell test -e .rival/.ready && echo .rival/bin/python)
+# Asked by the shell, because make expands a whole recipe before it runs the first line, which installs it.
+RIVAL = $$(test -e .rival/.ready && echo .rival/bin/python)
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .PHONY: demo test test-matrix check format bench bench-quick example-ray clean

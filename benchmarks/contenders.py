@@ -155,7 +155,7 @@ def wrapped_optimizer(optimizer, number):
     return GradientAccumulateOptimizer(older.from_config(kept), accum_steps=number)
 
 
-# Plain Keras comes first, because the errors of all are distances from its update.
+# The first are exact: the errors of the others are distances from their updates.
 OURS = (plain_keras, limit, twin, bigbatch_fit, bigbatch_windows, bigbatch_graph, bigbatch_loop, keras_steps, tutorial)
 RIVAL = (limit, rival_model, rival_optimizer)
 STEADY = (limit, bigbatch_fit, bigbatch_windows)  # whose peak must not grow with the micro-batches

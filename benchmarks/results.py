@@ -26,6 +26,8 @@ def parser_of_contest(description):
 
 def groups_of(ours, rivals, rival):
     """Which contenders run in which Python."""
+    if not rival:
+        print("without gradient-accumulator, for lack of --rival", flush=True)
     return [(sys.executable, ours)] + ([(rival, rivals)] if rival else [])
 
 

@@ -10,19 +10,20 @@ import numpy as np
 from apart import is_first
 from measuring import in_turns, moved, operations, peak
 
-MOST_SECONDS = 40  # of all rounds but the first four
-
 
 def timed(workload, number, names, rounds, place):
-    """CPU and wall seconds of every contender."""
+    """CPU and wall seconds of every contender, in three rounds or more."""
     from places import WORKERS
 
-    strategy, workload, makers = _prepared(workload, place, names)
-    with strategy.scope():
-        updates = {name: make(workload, number, _adam())[1] for name, make in makers.items()}
-        # Workers must agree when to stop, and each has a clock of its own.
-        most_seconds = math.inf if place == WORKERS else MOST_SECONDS
-        return in_turns(updates, rounds, warm_up=1, at_least=4, most_seconds=most_seconds)
+    # Workers must agree when to stop, and each has a clock of its own.
+    most_seconds = math.inf if place == WORKERS else 40
+    settings = {"rounds": rounds, "warm_up": 1, "at_least": 3, "most_seconds": most_seconds}
+    return _in_turns(workload, number, names, place, settings)
+
+
+def timed_for(workload, number, names, seconds):
+    """The same on one device, in as many rounds as there is time for."""
+    return _in_turns(workload, number, names, "one device", {"rounds": 10_000, "most_seconds": seconds})
 
 
 def alone(workload, number, name, place, path):
@@ -50,7 +51,7 @@ def alone(workload, number, name, place, path):
 def peak_of(workload, number, name):
     """Bytes of an update by one contender."""
     _, workload, makers = _prepared(workload, "one device", [name])
-    return peak(makers[name](workload, number, _adam())[1])
+    return peak(makers[name](workload, number, _adam())[1], number=3)
 
 
 def floor(workload):
@@ -72,6 +73,12 @@ def imported():
     alone = time.perf_counter() - began
     bigbatch.accumulate  # noqa: B018
     return alone, time.perf_counter() - began
+
+
+def _in_turns(workload, number, names, place, settings):
+    strategy, workload, makers = _prepared(workload, place, names)
+    with strategy.scope():
+        return in_turns({name: make(workload, number, _adam())[1] for name, make in makers.items()}, **settings)
 
 
 def _prepared(workload, place, names):

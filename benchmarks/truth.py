@@ -141,9 +141,10 @@ def main():
     from truth_cases import CASES
 
     result, run = {"facts": facts(), "cases": {}}, call if arguments.quick else attempt
+    groups = groups_of(OURS, RIVAL, arguments.rival)
     for case in list(CASES)[1:2] if arguments.quick else CASES:
         found = {}
-        for python, group in groups_of(OURS, RIVAL, arguments.rival):
+        for python, group in groups:
             found |= {system: run("truth.measure", case, system, python=python) for system in group}
         note(result, case, found)
     if not arguments.quick:
