@@ -94,8 +94,7 @@ class Contest:
             files = [f"{folder}/{each}.npz" for each in (f"{place} {name}", "plain_keras")]
             rows[name] = self.of_one(workload, name, place, files, workers=workers)
         running = [name for name, found in rows.items() if "raises" not in found]
-        rounds = self.rounds if workers == 1 else min(self.rounds, 20)  # workers do not stop for time
-        times = self.run("trials.timed", workload, self.number, running, rounds, place, workers=workers)
+        times = self.run("trials.timed", workload, self.number, running, self.rounds, place, workers=workers)
         return {"alone": rows, "times": times}
 
     def of_one(self, workload, name, place, files, **settings):
@@ -117,8 +116,8 @@ def contest(rival, numbers, quick):
 
     groups = groups_of(names_of(OURS), names_of(RIVAL), rival)
     if quick:
-        few = ("plain_keras", "limit", "bigbatch_fit")
-        return Contest(groups, {WORKERS: few[1:]}, numbers=(4,), number=4, most=None, rounds=3, alone=few, run=call)
+        few, shared = ("plain_keras", "bigbatch_fit"), {WORKERS: ("limit", "bigbatch_fit")}
+        return Contest(groups, shared, numbers=(4,), number=4, most=None, rounds=3, alone=few, run=call)
     places = {place: names_of(TOGETHER) for place in (DEVICES, WORKERS)}
     return Contest(groups, places, tuple(numbers), alone=tuple(name for _, names in groups for name in names))
 
