@@ -55,6 +55,7 @@ def floor(workload, optimizer):
     def gradients():
         return [tf.convert_to_tensor(each) for each in _gradients(workload, model, x, y, model.trainable_variables)]
 
+    gradients.optimizer = optimizer  # or its slots would be gone
     return gradients
 
 
