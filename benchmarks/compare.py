@@ -116,8 +116,8 @@ def contest(rival, numbers, quick):
 
     groups = groups_of(names_of(OURS), names_of(RIVAL), rival)
     if quick:
-        few, shared = ("plain_keras", "bigbatch_fit"), {WORKERS: ("limit", "bigbatch_fit")}
-        return Contest(groups, shared, numbers=(4,), number=4, most=None, rounds=3, alone=few, run=call)
+        few, shared = ("plain_keras", "bigbatch_fit"), {WORKERS: ("limit",)}
+        return Contest(groups, shared, numbers=(4,), number=4, most=None, rounds=1, alone=few, run=call)
     places = {place: names_of(TOGETHER) for place in (DEVICES, WORKERS)}
     return Contest(groups, places, tuple(numbers), alone=tuple(name for _, names in groups for name in names))
 
