@@ -22,7 +22,15 @@ NUM_UPDATES = 7
 
 def build():
     """Many weights and few activations, so that copies of gradients are what counts."""
-    hidden = [layers.Dense(WIDTH, activation="relu") for _ in range(32)]
+    return compiled(*[layers.Dense(WIDTH, activation="relu") for _ in range(32)])
+
+
+def build_table():
+    """Nearly all weights in one variable, of a size that the allocator does not round."""
+    return compiled(layers.Embedding(2**16, 64), layers.GlobalAveragePooling1D())
+
+
+def compiled(*hidden):
     model = keras.Sequential([keras.Input((WIDTH,)), *hidden, layers.Dense(1)])
     model.compile(keras.optimizers.Adam(), "mse")
     model.optimizer.build(model.trainable_variables)
@@ -73,11 +81,12 @@ WAYS = {
     "few": lambda model: update(model, 16 * SIZE, micro_batch_size=SIZE),
     "many": lambda model: update(model, 128 * SIZE, micro_batch_size=SIZE),
     "window": lambda model: update(model, SIZE, batches_per_update=16),
+    "table": lambda model: update(model, 16 * SIZE, micro_batch_size=SIZE),
 }
 
 
 def main(way, path):
-    model = build()
+    model = build_table() if way == "table" else build()
     gradients = sum(each.numpy().nbytes for each in model.trainable_variables)
     Path(path).write_bytes(pickle.dumps(WAYS[way](model) / gradients))
 

@@ -107,7 +107,7 @@ class BothWays:
                 each.optimizer.apply(each.gradients, each.variables)
             return logs
 
-        with optimizers.on_every_replica(self.model):
+        with optimizers.applying(self.model):
             return replicas.of_first(replicas.each(update, batch))
 
     def _accumulated_update(self, iterator: Any) -> tuple[Any, Any]:

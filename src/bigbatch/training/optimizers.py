@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.training import keras_private, replicas
+from bigbatch.training.in_order import in_order
 from bigbatch.training.overriding import overridden
 
 
@@ -138,16 +139,18 @@ def _refuse_own_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
 
 
 @contextmanager
-def on_every_replica(model: keras.Model) -> Iterator[None]:
-    """Has every replica apply the gradients that all of them have added up already. Context: cross-replica.
+def applying(model: keras.Model) -> Iterator[None]:
+    """Has every replica apply the gradients that all of them have added up already, one assignment after the other.
 
-    Replicas interleave while they apply, so none of them may be the one that overrides and restores.
+    Context: cross-replica. Replicas interleave while they apply, so none of them may be the one that overrides and
+    restores.
     """
     with ExitStack() as stack:
-        for optimizer in optimizers_of(model) if replicas.number() > 1 else ():
+        for optimizer in optimizers_of(model):
             inner = getattr(optimizer, "inner_optimizer", optimizer)
             for part in getattr(inner, "optimizers", [inner]):
-                stack.enter_context(overridden(part, **_local_methods(part)))
+                methods = _local_methods(part) if replicas.number() > 1 else {}
+                stack.enter_context(overridden(part, update_step=in_order(part.update_step), **methods))
         yield
 
 

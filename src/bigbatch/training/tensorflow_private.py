@@ -37,3 +37,8 @@ def not_recording() -> Any:
     from tensorflow.python.eager import record
 
     return record.stop_recording()
+
+
+def wait_for(operation: tf.Operation, other: tf.Operation) -> None:
+    """Has an operation of a graph run after another; public names order only what is not made yet."""
+    operation._add_control_input(other)

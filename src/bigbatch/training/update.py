@@ -65,7 +65,9 @@ class Update:
         num_samples = batches.num_samples(batch)
         micro_batches = self._split(batch, num_samples)
         totals = self._count(micro_batches) if self._must_count(micro_batches.head()) else ()
-        logged = self._finish(self._add_batch(micro_batches, totals), True, num_samples)
+        sums = self._add_batch(micro_batches, totals)
+        with optimizers.applying(self._model):
+            logged = self._finish(sums, True, num_samples)
         return finishing.logs(self._outlines[True], logged)
 
     def on_window(self, iterator: Any, limit: stream.Limit, rate: Any) -> tuple[Any, Any]:
@@ -94,7 +96,7 @@ class Update:
     def finish(self, sums: Any, rate: Any) -> Any:
         """Applies what the micro-batches came to; returns the logs. Context: as above."""
         hold = self._needs_totals[False]
-        with optimizers.learning_rate_times(self._model, rate), optimizers.on_every_replica(self._model):
+        with optimizers.learning_rate_times(self._model, rate), optimizers.applying(self._model):
             logged = replicas.each(lambda sums: self._finish(sums, hold), sums)
         return finishing.logs(self._outlines[hold], replicas.of_first(logged))
 

@@ -52,7 +52,7 @@ class WholeBatch:
         batch = batches.without_optionals(batch)
         num_samples = batches.num_samples(batch)
         self._build(batch)
-        with self._in_two_passes(), self._watched():
+        with self._in_two_passes(), self._watched(), optimizers.applying(self._model):
             logs = python_function(self._model.train_step)(batch)
         self._record(num_samples, -(-num_samples // self._size))
         return logs
@@ -65,7 +65,7 @@ class WholeBatch:
             if replicas.number() == 1:
                 return self.on_batch(held.joined()), held.num_batches
             together = _applying_together(self._model)
-            with self._in_two_passes(), self._watched(), optimizers.on_every_replica(self._model), together:
+            with self._in_two_passes(), self._watched(), optimizers.applying(self._model), together:
                 logs = replicas.each(self._on_replica, held.joined())
             return replicas.of_first(logs), held.num_batches
 
