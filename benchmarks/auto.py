@@ -25,7 +25,7 @@ LIMITS = {"cnn": (170, 400), "transformer": (60, 200), "mlp": (600, 720)}
 BATCH_SIZES = {"cnn": 1024, "transformer": 1024, "mlp": 4096}  # for which the smaller limits do not suffice
 WITH_ROOM = ("cnn", "transformer")  # small micro-batches of the MLP read all of its weights again
 ROUNDS = 100
-MOST_SECONDS = 200  # of all rounds
+MOST_SECONDS = 100  # of all rounds
 
 
 def dataset_of(name):
