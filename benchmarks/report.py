@@ -48,11 +48,16 @@ def of_contender(groups, name, clock):
     return "raises" if any("raises" in times for times in groups) else ""
 
 
+def numbers_of(result, workload):
+    """Of micro-batches, in their order, which is not that of a file to which they were added."""
+    return sorted(int(key.split("/")[1]) for key in result["times"] if key.startswith(f"{workload}/"))
+
+
 def comparison(result):
     """One table per workload, and one of the growth with the number of micro-batches."""
     parts = []
     for workload, alone in result["alone"].items():
-        numbers = [key.split("/")[1] for key in result["times"] if key.startswith(f"{workload}/")]
+        numbers = numbers_of(result, workload)
         header = [
             workload,
             *(f"CPU time, K={number}" for number in numbers),
@@ -98,7 +103,7 @@ def marginal(result):
     """What one more micro-batch takes, from 4 to the most that were measured, over what the limit takes for it."""
     names, rows = [name for name in NAMES if not name.startswith(("rival", "limit_of", "twin"))], []
     for workload in result["alone"]:
-        numbers = [int(key.split("/")[1]) for key in result["times"] if key.startswith(f"{workload}/")]
+        numbers = numbers_of(result, workload)
         if max(numbers) <= 4:
             continue
         few, many = (result["times"][f"{workload}/{number}"][0] for number in (4, max(numbers)))
@@ -183,9 +188,8 @@ def draw(result, path):
     for ax, workload in zip(axes[0], workloads):
         for name in ("limit", "bigbatch_fit", "bigbatch_windows", "plain_keras", "keras_steps", "tutorial"):
             points = {
-                int(key.split("/")[1]): over_limit(groups[0], name, "cpu")
-                for key, groups in result["times"].items()
-                if key.startswith(f"{workload}/")
+                number: over_limit(result["times"][f"{workload}/{number}"][0], name, "cpu")
+                for number in numbers_of(result, workload)
             }
             points = {number: found.median for number, found in points.items() if found}
             style = {"color": "black", "linewidth": 1} if name == "limit" else {"marker": "o", "markersize": 3}
