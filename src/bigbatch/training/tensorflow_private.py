@@ -1,4 +1,7 @@
-"""The private names of TensorFlow that we use; tests/loops/test_xla.py and the matrix fail when they move."""
+"""The private names of TensorFlow that we use.
+
+When they move, tests/loops/test_xla.py, tests/training/test_peaks.py and the matrix fail.
+"""
 
 from __future__ import annotations
 
