@@ -75,3 +75,42 @@ def test_lazy_optimizers_see_the_rows_of_the_batch(optimizer):
     big_batch.assert_same(big_batch.snapshot(ours), reference(lambda gradients: gradients), initial)
     with pytest.raises(AssertionError):
         big_batch.assert_same(big_batch.snapshot(ours), reference(big_batch.dense), initial)
+
+
+if hasattr(tf.keras.optimizers.SGD, "apply"):  # Keras 3
+
+    class Subclass(tf.keras.optimizers.Adam):
+        """One of a user, who may treat rows as he likes."""
+
+    KERAS_3 = {
+        "adam": (tf.keras.optimizers.Adam, tf.Tensor),
+        "sgd": (tf.keras.optimizers.SGD, tf.Tensor),
+        "scaled": (lambda rate: tf.keras.optimizers.LossScaleOptimizer(tf.keras.optimizers.Adam(rate)), tf.Tensor),
+        "subclass": (Subclass, tf.IndexedSlices),
+    }
+
+    @pytest.mark.parametrize("name", KERAS_3)
+    @pytest.mark.parametrize("indices", [[1], [1, 2, 4, 5]], ids=["few_rows", "most_rows"])
+    def test_a_trace_hands_keras_the_table_that_it_would_make(name, indices, monkeypatch):
+        """Of the rows if they are few, of the sum itself if they are many."""
+        make, kind = KERAS_3[name]
+        ours, theirs, optimizer, reference, handed = table("float32"), table("float32"), make(0.25), make(0.25), []
+        apply = optimizer.apply_gradients
+        monkeypatch.setattr(optimizer, "apply_gradients", lambda pairs: apply(handed.extend(pairs) or pairs))
+        accumulator = bigbatch.GradientAccumulator([ours])
+        update = tf.function(lambda: accumulator.apply(optimizer))
+        for turn in (1.0, 2.0):
+            value = np.full([len(indices), 2], turn, "float32")
+            accumulator.add([rows(indices, *value)], weight=3)
+            accumulator.add([rows(indices[:1], *value[:1])], weight=1)
+            update()
+            assert all(not part.numpy().any() for part in accumulator.variables)
+
+            gradient = np.zeros([6, 2], "float32")
+            gradient[indices] = 0.75 * turn
+            gradient[indices[0]] = turn
+            before = theirs.numpy()
+            reference.apply_gradients([(tf.constant(gradient), theirs)])
+            assert np.abs(theirs.numpy() - before).max() > 1e-3
+            np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-6)
+        assert isinstance(handed[0][0], kind)

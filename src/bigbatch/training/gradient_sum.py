@@ -74,6 +74,18 @@ class GradientSum(tf.Module):
             return tf.IndexedSlices(rows, total.indices, total.dense_shape)
         return None if total is None else self._divided(total, weight)
 
+    def mean_as_table(self, total: Any, weight: Any) -> Any:
+        """The same, with rows made a table: of the sum itself, if they are more than a quarter of it."""
+        if not isinstance(total, tf.IndexedSlices):
+            return self.mean(total, weight)
+        table = tf.cond(
+            4 * tf.size(total.indices) > self._shape[0],
+            lambda: self.mean(self.read(DENSE), weight),
+            lambda: tf.convert_to_tensor(self.mean(self.read(ROWS), weight)),  # read here, or they always would be
+        )
+        table.set_shape(self._shape)
+        return table
+
     def reset(self, kind: int) -> None:
         if kind == DENSE:
             self.total.assign(self._zeros(), read_value=False)

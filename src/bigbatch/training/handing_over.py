@@ -13,14 +13,26 @@ from __future__ import annotations
 
 import functools
 import inspect
-from contextlib import contextmanager
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import tensorflow as tf
 
 from bigbatch.training import replicas
+from bigbatch.training.gradient_sum import GradientSum
+from bigbatch.training.in_order import applying_in_order, parts_of_keras_3
 
 _ARGUMENTS = {"skip_gradients_aggregation": True, "experimental_aggregate_gradients": False}
+
+
+def mean_for(optimizer: Any) -> Callable[[GradientSum, Any, Any], Any]:
+    """How a sum becomes what the optimizer is handed: a method of the sum. Context: replica.
+
+    Optimizers of Keras 3 make tables of rows, Adam two of the same ones. Several replicas send each other rows, which
+    are fewer.
+    """
+    parts = parts_of_keras_3(optimizer)
+    are_its_own = [type(part).__module__.startswith("keras.") for part in parts]
+    return GradientSum.mean_as_table if replicas.number() == 1 and parts and all(are_its_own) else GradientSum.mean
 
 
 def hand_over(optimizer: Any, gradients: list[Any], variables: tuple[Any, ...], condition: Any = None) -> None:
@@ -33,13 +45,15 @@ def hand_over(optimizer: Any, gradients: list[Any], variables: tuple[Any, ...], 
     def update(gradients: list[Any]) -> None:
         optimizer.apply_gradients(list(zip(gradients, variables)), **arguments)
 
-    if several and (condition is not None or _adding_parts(optimizer)):
+    if several and (condition is not None or parts_of_keras_3(optimizer)):
         merged = functools.partial(_update_all, optimizer=optimizer, update=update)
         tf.distribute.get_replica_context().merge_call(merged, args=(gradients, condition))
-    elif condition is None:
-        update(gradients)
     else:
-        when(condition, lambda: update(gradients))
+        with applying_in_order(optimizer):
+            if condition is None:
+                update(gradients)
+            else:
+                when(condition, lambda: update(gradients))
 
 
 def _update_all(strategy: Any, gradients: list[Any], condition: Any, *, optimizer: Any, update: Any) -> None:
@@ -52,7 +66,7 @@ def _update_all(strategy: Any, gradients: list[Any], condition: Any, *, optimize
     def update_all() -> None:
         strategy.extended.call_for_each_replica(update, args=(gradients,))
 
-    with _without_sums(optimizer):
+    with applying_in_order(optimizer, lambda part: {"_all_reduce_sum_gradients": lambda pairs: pairs}):
         if condition is None:
             update_all()
         else:
@@ -87,20 +101,3 @@ def when(condition: Any, do: Callable[[], None], otherwise: Callable[[], None] =
 def _arguments(optimizer: Any) -> dict[str, bool]:
     known = inspect.signature(optimizer.apply_gradients).parameters
     return {name: value for name, value in _ARGUMENTS.items() if name in known}
-
-
-def _adding_parts(optimizer: Any) -> list[Any]:
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return [part for part in getattr(inner, "optimizers", [inner]) if hasattr(part, "_all_reduce_sum_gradients")]
-
-
-@contextmanager
-def _without_sums(optimizer: Any) -> Iterator[None]:
-    parts = _adding_parts(optimizer)
-    for part in parts:
-        object.__setattr__(part, "_all_reduce_sum_gradients", lambda pairs: pairs)
-    try:
-        yield
-    finally:
-        for part in parts:
-            object.__delattr__(part, "_all_reduce_sum_gradients")

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
 from bigbatch.training import keras_private, replicas
-from bigbatch.training.in_order import in_order
+from bigbatch.training.in_order import applying_in_order
 from bigbatch.training.overriding import overridden
 
 
@@ -147,14 +147,14 @@ def applying(model: keras.Model) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for optimizer in optimizers_of(model):
-            inner = getattr(optimizer, "inner_optimizer", optimizer)
-            for part in getattr(inner, "optimizers", [inner]):
-                methods = _local_methods(part) if replicas.number() > 1 else {}
-                stack.enter_context(overridden(part, update_step=in_order(part.update_step), **methods))
+            stack.enter_context(applying_in_order(optimizer, _local_methods))
         yield
 
 
 def _local_methods(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    if replicas.number() == 1:
+        return {}
+
     def overwrite_with_average(variables: list[Any]) -> None:
         # Keras calls this in a condition, where it must not wait for the other replicas.
         for variable, average in zip(variables, keras_private.moving_averages(optimizer)):
