@@ -132,13 +132,14 @@ def main():
     arguments = parser.parse_args()
     from workloads import NAMES
 
-    result = {"times": {}, "shared": {}, "alone": {}}
+    result = {"facts": {}, "times": {}, "shared": {}, "alone": {}}
     if arguments.output and arguments.output.exists() and arguments.workloads:
         result |= json.loads(arguments.output.read_text())
     measured = contest(arguments.rival, arguments.numbers, arguments.quick)
-    result |= {"facts": facts(), "number": measured.number, "most": measured.most}
+    result |= {"number": measured.number, "most": measured.most}
     result["import"] = [call("trials.imported") for _ in range(1 if arguments.quick else 5)]
     for workload in NAMES[:1] if arguments.quick else arguments.workloads or NAMES:
+        result["facts"][workload] = facts()
         measured.add(workload, result)
         save(result, arguments.output)
     from report import comparison

@@ -54,7 +54,7 @@ def numbers_of(result, workload):
 
 
 def comparison(result):
-    """One table per workload, and one of the growth with the number of micro-batches."""
+    """One table per workload, each of one run, and one of the growth with the number of micro-batches."""
     parts = []
     for workload, alone in result["alone"].items():
         numbers = numbers_of(result, workload)
@@ -72,7 +72,7 @@ def comparison(result):
             cells = [of_contender(result["times"][f"{workload}/{number}"], name, "cpu") for number in numbers]
             wall = of_contender(result["times"][f"{workload}/{result['number']}"], name, "wall")
             rows.append([label, *cells, wall, *measured(alone, name)])
-        parts.append(table(header, rows))
+        parts += [table(header, rows), of_machine(result["facts"][workload])]
     return "\n\n".join([*parts, growth(result), marginal(result), shared(result), imports(result)])
 
 
@@ -145,7 +145,8 @@ def imports(result):
 def truth(result):
     systems = list(dict.fromkeys(name for row in result["cases"].values() for name in row))
     rows = [[case, *(error_cell(row.get(name)) for name in systems)] for case, row in result["cases"].items()]
-    return table(["error of the update", *(NAMES.get(name, name) for name in systems)], rows)
+    header = ["error of the update", *(NAMES.get(name, name) for name in systems)]
+    return f"{of_machine(result['facts'])}\n\n{table(header, rows)}"
 
 
 def auto(result):
@@ -168,7 +169,8 @@ def auto(result):
         for name, found in result["with_room"].items()
     ]
     header = ["of plain Keras' CPU time", '`"auto"`', "`plan`'s choice", "plain Keras' twin"]
-    return f"{table(['limit', *columns, 'seconds'], rows)}\n\n{table(header, with_room)}"
+    tables = [table(["limit", *columns, "seconds"], rows), table(header, with_room)]
+    return "\n\n".join([of_machine(result["facts"]), *tables])
 
 
 def error_cell(found):
@@ -208,11 +210,10 @@ def main(folder, page=None):
         result = json.loads(path.read_text())
         if name == "compare":
             draw(result, path.with_suffix(".png"))
-        shown = f"{of_machine(result['facts'])}\n\n{show(result)}"
         if page is None:
-            print(shown, "\n")
+            print(show(result), "\n")
         else:
-            put(shown, name, Path(page))
+            put(show(result), name, Path(page))
 
 
 def put(shown, name, page):

@@ -45,14 +45,21 @@ def initialised(model):
 
 def whole(workload, number):
     """Its samples as one batch, again and again."""
-    return tf.data.Dataset.from_tensors(workload.data(number * workload.SIZE)).repeat()
+    return again_and_again(tf.data.Dataset.from_tensors(workload.data(number * workload.SIZE)))
 
 
 def parts(workload, number):
     """Its samples in batches of one micro-batch for every replica."""
     size = workload.SIZE * num_replicas()
     arrays = [each.reshape(-1, size, *each.shape[1:]) for each in workload.data(number * workload.SIZE)]
-    return tf.data.Dataset.from_tensor_slices(tuple(arrays)).repeat()
+    return again_and_again(tf.data.Dataset.from_tensor_slices(tuple(arrays)))
+
+
+def again_and_again(data):
+    """Without autotuning, whose thread sleeps as long as the iterator is old, and is waited for when it is deleted."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return data.repeat().with_options(options)
 
 
 def iterator_of(data):
