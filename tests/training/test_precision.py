@@ -75,12 +75,42 @@ def test_an_infinite_micro_batch_skips_the_whole_update(mode):
     assert any(np.abs(a - b).max() > 0.01 for a, b in zip(before, ours.get_weights()))
 
 
-def test_the_scale_grows_with_updates_not_micro_batches():
-    def scaled():
-        inner = keras.optimizers.SGD(0.1)
-        return keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0, dynamic_growth_steps=4)
+def of_dense(**mode):
+    return build("mixed_float16", with_scale(2.0**16), **mode), X
 
-    reference, ours = build("mixed_float16", scaled()), build("mixed_float16", scaled())
+
+def of_embedding(**mode):
+    keras.utils.set_random_seed(7)
+    half = {"dtype": "mixed_float16"}
+    parts = [layers.Embedding(9, 3, **half), layers.Flatten(**half), layers.Dense(2, **half)]
+    model = keras.Sequential([keras.Input((6,)), *parts])
+    model.compile(with_scale(2.0**16), loss="mse", **mode)
+    return model, np.arange(24 * 6).reshape(24, 6) % 9
+
+
+def with_scale(initial_scale, **arguments):
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=initial_scale, **arguments)
+
+
+@pytest.mark.parametrize("mode", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=["graph", "xla", "eager"])
+@pytest.mark.parametrize("made", [of_dense, of_embedding])
+@pytest.mark.parametrize("size", [1, 5])
+def test_micro_batches_overflow_no_earlier_than_the_batch(made, size, mode):
+    """The gradient of a mean over one sample is twelve times as large as that sample's share of twelve."""
+    (reference, x), (ours, _) = made(**mode), made(**mode)
+    before = reference.get_weights()
+    bigbatch.accumulate(ours, micro_batch_size=size)
+    fit(reference, x)
+    fit(ours, x)
+    assert loss_scale(ours) == loss_scale(reference) == (2.0**16, 6, 6)
+    moved = max(np.abs(a - b).max() for a, b in zip(before, reference.get_weights()))
+    error = max(np.abs(a - b).max() for a, b in zip(ours.get_weights(), reference.get_weights()))
+    assert moved > 0.01
+    assert error < TOLERANCES["mixed_float16"] * moved
+
+
+def test_the_scale_grows_with_updates_not_micro_batches():
+    reference, ours = (build("mixed_float16", with_scale(8.0, dynamic_growth_steps=4)) for _ in range(2))
     bigbatch.accumulate(ours, micro_batch_size=2)
     fit(reference)
     fit(ours)

@@ -71,6 +71,16 @@ def mean(total: Any, weight: Any, variable: Any) -> Any:
     return tf.cast(total / tf.cast(weight, total.dtype), variable.dtype)
 
 
+def over(factor: Any, gradient: Any, variable: Any) -> Any:
+    """The gradient of a loss that was multiplied by a factor, without it."""
+    if gradient is None or getattr(variable, "overwrite_with_gradient", False):
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(over(factor, gradient.values, variable), gradient.indices, gradient.dense_shape)
+    dtype = sum_dtype(gradient.dtype)
+    return tf.cast(gradient, dtype) / tf.cast(factor, dtype)
+
+
 def squared_norm(gradient: Any, variable: Any) -> Any:
     """In float64; rows that come up several times are added up first."""
     if getattr(variable, "overwrite_with_gradient", False):

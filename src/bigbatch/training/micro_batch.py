@@ -76,7 +76,7 @@ def run(
     """Runs `model.train_step(data)`. Context: replica; eager or traced."""
     terms = losses.Terms(share, totals)
     with ExitStack() as stack:
-        applications = stack.enter_context(optimizers.caught(model))
+        applications = stack.enter_context(optimizers.caught(model, share))
         held, results = stack.enter_context(metrics.tracked(model))
         observations = stack.enter_context(batch_norm.observed(model)) if pool else []
         stack.enter_context(losses.weighed(model, terms))

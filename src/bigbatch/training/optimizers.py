@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from bigbatch.core.errors import AccumulationError, describe
-from bigbatch.training import keras_private, replicas
+from bigbatch.training import gradients, keras_private, replicas
 from bigbatch.training.in_order import applying_in_order
 from bigbatch.training.overriding import overridden
 
@@ -24,32 +24,52 @@ class Application:
     variables: list[Any]
     gradients: list[Any]
 
+    def of_loss_over(self, factor: Any) -> Application:
+        """The same of the loss before it was multiplied by a factor."""
+        pairs = zip(self.gradients, self.variables)
+        return replace(self, gradients=[gradients.over(factor, gradient, variable) for gradient, variable in pairs])
+
 
 @contextmanager
-def caught(model: keras.Model) -> Iterator[list[Application]]:
-    """Catches, in order, every `apply` of every optimizer that is an attribute of the model."""
+def caught(model: keras.Model, share: Any = None) -> Iterator[list[Application]]:
+    """Catches, in order, every `apply` of every optimizer that is an attribute of the model.
+
+    An optimizer that scales the loss of a micro-batch scales it down to its share of the update, if that is known: in
+    float16, the gradients of a mean over few samples would be infinite where those of a mean over many are not. What is
+    caught is the gradient of the mean all the same.
+    """
     applications: list[Application] = []
 
-    def catch(optimizer: keras.optimizers.Optimizer) -> Any:
+    def methods(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+        original, factor = optimizer.scale_loss, None
+
+        def scale_loss(loss: Any) -> Any:
+            nonlocal factor
+            scaled = original(loss)
+            if scaled is loss or share is None:
+                return scaled
+            factor = share
+            return scaled * tf.cast(share, scaled.dtype)
+
         def apply(grads: Any, trainable_variables: Any = None) -> None:
             made = application(optimizer, grads, trainable_variables)
             if not optimizer.built:
                 optimizer.build(made.variables)
-            applications.append(made)
+            applications.append(made if factor is None else made.of_loss_over(factor))
 
-        return apply
+        return {"scale_loss": scale_loss, "apply": apply}
 
     with ExitStack() as stack:
         for optimizer in optimizers_of(model):
-            stack.enter_context(overridden(optimizer, apply=catch(optimizer)))
+            stack.enter_context(overridden(optimizer, **methods(optimizer)))
         yield applications
 
 
-def application(optimizer: keras.optimizers.Optimizer, gradients: Any, variables: Any) -> Application:
-    """What `optimizer.apply(gradients, variables)` stands for."""
+def application(optimizer: keras.optimizers.Optimizer, found: Any, variables: Any) -> Application:
+    """What `optimizer.apply(found, variables)` stands for."""
     if variables is None:
         variables = keras_private.optimizer_variables(optimizer)
-    return Application(optimizer, list(variables), list(gradients))
+    return Application(optimizer, list(variables), list(found))
 
 
 @contextmanager
