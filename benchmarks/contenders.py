@@ -40,12 +40,12 @@ def bigbatch_windows(workload, number, optimizer):
 
 def bigbatch_loop(workload, number, optimizer):
     """`GradientAccumulator`, called from Python for every micro-batch."""
-    model, iterator, add, apply = _accumulating(workload, number, optimizer)
-    add, apply = tf.function(add), tf.function(apply)
+    model, add, apply = _accumulating(workload, optimizer)
+    add, apply, iterator = tf.function(add), tf.function(apply), iter(parts(workload, number))
 
     def update():
         for _ in range(number):
-            add(iterator)
+            add(*next(iterator))
         apply()
 
     return model, update
@@ -53,18 +53,19 @@ def bigbatch_loop(workload, number, optimizer):
 
 def bigbatch_graph(workload, number, optimizer):
     """`GradientAccumulator`, with the whole update in one `tf.function`."""
-    model, iterator, add, apply = _accumulating(workload, number, optimizer)
+    model, add, apply = _accumulating(workload, optimizer)
+    strategy = tf.distribute.get_strategy()
 
     @tf.function
     def update(iterator):
-        for _ in tf.range(number):
-            add(iterator)
-        apply()
+        for _ in tf.range(number // num_replicas()):
+            strategy.run(add, args=next(iterator))
+        strategy.run(apply)
 
-    return model, functools.partial(update, iterator)
+    return model, functools.partial(update, iterator_of(parts(workload, number)))
 
 
-def _accumulating(workload, number, optimizer):
+def _accumulating(workload, optimizer):
     import bigbatch
 
     model = initialised(workload.make())
@@ -72,13 +73,12 @@ def _accumulating(workload, number, optimizer):
     optimizer.build(model.trainable_variables)
     loss_fn = workload.loss()
 
-    def add(iterator):
-        x, y = next(iterator)
+    def add(x, y):
         with tf.GradientTape() as tape:
-            value = loss_fn(y, model(x, training=True))
+            value = loss_fn(y, model(x, training=True)) * num_replicas()  # by which losses of Keras divide
         accumulator.add(tape.gradient(value, model.trainable_variables), weight=workload.count(x, y))
 
-    return model, iter(parts(workload, number)), add, lambda: accumulator.apply(optimizer)
+    return model, add, lambda: accumulator.apply(optimizer)
 
 
 def keras_steps(workload, number, optimizer):
@@ -160,7 +160,7 @@ OURS = (plain_keras, limit, twin, bigbatch_fit, bigbatch_windows, bigbatch_graph
 RIVAL = (limit, rival_model, rival_optimizer)
 STEADY = (limit, bigbatch_fit, bigbatch_windows)  # whose peak must not grow with the micro-batches
 # The others do not claim to share.
-TOGETHER = (limit, twin, limit_of_windows, plain_keras, bigbatch_fit, bigbatch_windows)
+TOGETHER = (limit, twin, limit_of_windows, plain_keras, bigbatch_fit, bigbatch_windows, bigbatch_graph)
 
 
 def _step_by_step(workload, number, model, optimizer):

@@ -15,6 +15,8 @@ from test_optimizers import build as build_with
 from test_windows import CASES as WINDOWS
 from test_windows import whole as joined_on_one_device
 
+import bigbatch
+
 layers = keras.layers
 
 
@@ -133,6 +135,33 @@ def test_logs_of_every_batch_are_those_of_one_device():
     train_on(2, regression, fit_arrays(X, Y, batch_size=29, callbacks=[ours]), micro_batch_size=4)
     train(regression, fit_arrays(X, Y, batch_size=29, callbacks=[reference]))
     np.testing.assert_allclose(ours.logs, reference.logs, rtol=1e-10)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_losses_of_keras_in_a_loop_divide_by_the_replicas(times):
+    """As docs/distributed.md says of loops: whoever does not undo it has half of the update."""
+    keras.utils.set_random_seed(7)
+    with strategy(2).scope():
+        model, loss_fn, optimizer = regression(), keras.losses.MeanSquaredError(), keras.optimizers.SGD(0.1)
+        accumulator = bigbatch.GradientAccumulator(model.trainable_variables)
+    before = [variable.numpy() for variable in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(X[:7], training=True) - Y[:7]))
+    expected = [-0.1 * gradient.numpy() for gradient in tape.gradient(loss, model.trainable_variables)]
+
+    def add(x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_fn(y, model(x, training=True)) * times
+        accumulator.add(tape.gradient(loss, model.trainable_variables), weight=tf.shape(x)[0])
+
+    [batch] = strategy(2).experimental_distribute_dataset(
+        tf.data.Dataset.from_tensors((X[:7], Y[:7])).unbatch().batch(7)
+    )
+    strategy(2).run(add, args=batch)
+    accumulator.apply(optimizer)
+    for variable, start, movement in zip(model.trainable_variables, before, expected, strict=True):
+        assert np.abs(movement).max() > 1e-3
+        np.testing.assert_allclose(variable.numpy() - start, movement * times / 2, rtol=1e-10, atol=1e-15)
 
 
 def test_a_mean_of_means_would_be_caught():
