@@ -92,7 +92,6 @@ if hasattr(tf.keras.optimizers.SGD, "apply"):  # Keras 3
     @pytest.mark.parametrize("name", KERAS_3)
     @pytest.mark.parametrize("indices", [[1], [1, 2, 4, 5]], ids=["few_rows", "most_rows"])
     def test_a_trace_hands_keras_the_table_that_it_would_make(name, indices, monkeypatch):
-        """Of the rows if they are few, of the sum itself if they are many."""
         make, kind = KERAS_3[name]
         ours, theirs, optimizer, reference, handed = table("float32"), table("float32"), make(0.25), make(0.25), []
         apply = optimizer.apply_gradients

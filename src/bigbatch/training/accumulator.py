@@ -7,7 +7,7 @@ here may be newer; Keras is never imported.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable
+from typing import Any, Iterable
 
 import tensorflow as tf
 
@@ -27,8 +27,8 @@ from bigbatch.training.gradient_checks import (
     require,
     require_finite,
 )
-from bigbatch.training.gradient_sum import GradientSum, kind_of, sum_for
-from bigbatch.training.handing_over import build, hand_over, mean_for, skips_by_itself, when
+from bigbatch.training.gradient_sum import kind_of, sum_for
+from bigbatch.training.handing_over import build, hand_over, kinds_for, skips_by_itself, when
 from bigbatch.training.replicas import all_reduce, in_a_replica, on_every_replica, seen_from_outside
 from bigbatch.training.tally import DENSE, NOTHING, Counts, Tally
 from bigbatch.training.tensorflow_private import as_written, compiled_by_xla
@@ -142,7 +142,7 @@ class GradientAccumulator(tf.Module):
             self._require_window(self._counts(), kinds)
             raise AccumulationError(NO_GRADIENT)
         build(optimizer, variables)
-        gradients, weight, checks = self._means(kinds, mean_for(optimizer))
+        gradients, weight, checks = self._means(kinds, kinds_for(optimizer, kinds))
         # What an optimizer does without looking at gradients (counting, weight decay) must wait for the checks, too.
         with tf.control_dependencies(checks):
             hand_over(optimizer, gradients, variables, self._condition(optimizer, gradients, weight))
@@ -171,9 +171,14 @@ class GradientAccumulator(tf.Module):
         """Those of all replicas."""
         return Counts(all_reduce([self._tally.read().vector])[0])
 
-    def _means(self, kinds: list[int], mean: Callable[..., Any] = GradientSum.mean) -> tuple[list[Any], Any, list[Any]]:
-        """The means over all replicas, their weight, and what must hold before they are used."""
-        read = [gradient_sum.read(kind) for gradient_sum, kind in zip(self._sums, kinds)]
+    def _means(self, kinds: list[int], handed: list[int] | None = None) -> tuple[list[Any], Any, list[Any]]:
+        """The means over all replicas, their weight, and what must hold before they are used.
+
+        Args:
+            kinds: what came for every variable.
+            handed: as what its mean is wanted; `None`: the same.
+        """
+        read = [gradient_sum.read(kind) for gradient_sum, kind in zip(self._sums, handed or kinds)]
         vector, *present = all_reduce([self._tally.read().vector, *(total for total in read if total is not None)])
         totals = iter(present)
         counts = Counts(vector)
@@ -181,7 +186,7 @@ class GradientAccumulator(tf.Module):
         with tf.control_dependencies(checks):
             weight = tf.identity(counts.weight())
         of_each = [next(totals) if kind else None for kind in kinds]
-        means = [mean(gradient_sum, total, weight) for gradient_sum, total in zip(self._sums, of_each)]
+        means = [gradient_sum.mean(total, weight) for gradient_sum, total in zip(self._sums, of_each)]
         return means, weight, checks
 
     def _reset(self, kinds: list[int]) -> None:

@@ -52,7 +52,7 @@ class GradientSum(tf.Module):
         if isinstance(gradient, tf.IndexedSlices):
             rows = self._wide(gradient.values) * weight
             tf.raw_ops.ResourceScatterAdd(resource=self.total.handle, indices=gradient.indices, updates=rows)
-            tf.raw_ops.ResourceScatterUpdate(resource=self.touched.handle, indices=gradient.indices, updates=1.0)
+            self._write(self.touched, gradient.indices, tf.ones(tf.shape(gradient.indices), tf.float32))
         else:
             # One pass and no temporary, where `assign_add(weight * gradient)` needs both.
             tf.raw_ops.ResourceApplyGradientDescent(var=self.total.handle, alpha=-weight, delta=self._wide(gradient))
@@ -74,27 +74,19 @@ class GradientSum(tf.Module):
             return tf.IndexedSlices(rows, total.indices, total.dense_shape)
         return None if total is None else self._divided(total, weight)
 
-    def mean_as_table(self, total: Any, weight: Any) -> Any:
-        """The same, with rows made a table: of the sum itself, if they are more than a quarter of it."""
-        if not isinstance(total, tf.IndexedSlices):
-            return self.mean(total, weight)
-        table = tf.cond(
-            4 * tf.size(total.indices) > self._shape[0],
-            lambda: self.mean(self.read(DENSE), weight),
-            lambda: tf.convert_to_tensor(self.mean(self.read(ROWS), weight)),  # read here, or they always would be
-        )
-        table.set_shape(self._shape)
-        return table
-
     def reset(self, kind: int) -> None:
         if kind == DENSE:
             self.total.assign(self._zeros(), read_value=False)
         if kind == ROWS:
-            blank = tf.zeros([], self._total_dtype)
             indices = self._touched_rows()
-            tf.raw_ops.ResourceScatterUpdate(resource=self.total.handle, indices=indices, updates=blank)
+            blank = tf.zeros([tf.size(indices), *self._shape[1:]], self._total_dtype)
+            self._write(self.total, indices, blank)
         if kind != NOTHING:
             self.touched.assign(self._untouched(), read_value=False)
+
+    def _write(self, variable: Any, indices: Any, rows: Any) -> None:
+        """Values for all rows: one scalar for all of them takes TensorFlow three times as long."""
+        tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=indices, updates=rows)
 
     def _wide(self, gradient: Any) -> Any:
         return gradient if gradient.dtype == self._total_dtype else tf.cast(gradient, self._total_dtype)

@@ -18,21 +18,22 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from bigbatch.training import replicas
-from bigbatch.training.gradient_sum import GradientSum
 from bigbatch.training.in_order import applying_in_order, parts_of_keras_3
+from bigbatch.training.tally import DENSE, ROWS
 
 _ARGUMENTS = {"skip_gradients_aggregation": True, "experimental_aggregate_gradients": False}
 
 
-def mean_for(optimizer: Any) -> Callable[[GradientSum, Any, Any], Any]:
-    """How a sum becomes what the optimizer is handed: a method of the sum. Context: replica.
+def kinds_for(optimizer: Any, kinds: list[int]) -> list[int]:
+    """As what the optimizer is handed what came. Context: replica.
 
-    Optimizers of Keras 3 make tables of rows, Adam two of the same ones. Several replicas send each other rows, which
-    are fewer.
+    Optimizers of Keras 3 make tables of rows, Adam two of the same ones. The sum is one already, with zeros for rows
+    that did not come. Several replicas send each other rows, which are fewer.
     """
     parts = parts_of_keras_3(optimizer)
     are_its_own = [type(part).__module__.startswith("keras.") for part in parts]
-    return GradientSum.mean_as_table if replicas.number() == 1 and parts and all(are_its_own) else GradientSum.mean
+    takes_tables = replicas.number() == 1 and bool(parts) and all(are_its_own)
+    return [DENSE if takes_tables and kind == ROWS else kind for kind in kinds]
 
 
 def hand_over(optimizer: Any, gradients: list[Any], variables: tuple[Any, ...], condition: Any = None) -> None:
