@@ -12,6 +12,7 @@ import statistics
 import sys
 from pathlib import Path
 
+import goals
 from measuring import Ratio, ratio
 
 NAMES = {
@@ -74,6 +75,11 @@ def comparison(result):
             rows.append([label, *cells, wall, *measured(alone, name)])
         parts += [table(header, rows), of_machine(result["facts"][workload])]
     return "\n\n".join([*parts, growth(result), marginal(result), shared(result), imports(result)])
+
+
+def summary(result):
+    """How far the goals were reached."""
+    return table(["goal, at most", *(NAMES[name] for name in goals.NAMES)], goals.rows(result))
 
 
 def measured(alone, name):
@@ -179,6 +185,14 @@ def error_cell(found):
     return found if isinstance(found, str) else f"{found:.0e}"
 
 
+SECTIONS = {
+    "goals": ("compare.json", summary),
+    "truth": ("truth.json", truth),
+    "compare": ("compare.json", comparison),
+    "auto": ("auto.json", auto),
+}
+
+
 def draw(result, path):
     import matplotlib
 
@@ -203,17 +217,14 @@ def draw(result, path):
 
 
 def main(folder, page=None):
-    for name, show in (("compare", comparison), ("truth", truth), ("auto", auto)):
-        path = Path(folder) / f"{name}.json"
-        if not path.exists():
-            continue
-        result = json.loads(path.read_text())
-        if name == "compare":
-            draw(result, path.with_suffix(".png"))
+    compare = Path(folder) / "compare.json"
+    draw(json.loads(compare.read_text()), compare.with_suffix(".png"))
+    for name, (file, show) in SECTIONS.items():
+        shown = show(json.loads((Path(folder) / file).read_text()))
         if page is None:
-            print(show(result), "\n")
+            print(shown, "\n")
         else:
-            put(show(result), name, Path(page))
+            put(shown, name, Path(page))
 
 
 def put(shown, name, page):
