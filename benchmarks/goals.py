@@ -5,7 +5,7 @@ A figure is a function of a result and the name of a contender. It returns numbe
 
 import statistics
 
-from measuring import ratio
+from measuring import median_cpu, ratio
 
 NAMES = ("bigbatch_fit", "bigbatch_windows", "bigbatch_graph", "twin")
 
@@ -29,7 +29,7 @@ def over_for_one_more(other):
 
     def figure(result, name):
         few, many = (result["times"][f"recommender/{number}"][0] for number in (4, 256))
-        mine, theirs = (_median(many, each) - _median(few, each) for each in (name, other))
+        mine, theirs = (median_cpu(many, each) - median_cpu(few, each) for each in (name, other))
         return {"recommender": mine / theirs}
 
     return figure
@@ -38,8 +38,8 @@ def over_for_one_more(other):
 def growth(result, name):
     """CPU time per sample at 256 micro-batches over that at 4."""
     return {
-        workload: _median(result["times"][f"{workload}/256"][0], name)
-        / _median(result["times"][f"{workload}/4"][0], name)
+        workload: median_cpu(result["times"][f"{workload}/256"][0], name)
+        / median_cpu(result["times"][f"{workload}/4"][0], name)
         / 64
         for workload in result["alone"]
     }
@@ -76,7 +76,3 @@ def _cell(found):
     if len(found) == 1:
         return f"{found[worst]:.2f}"
     return f"{statistics.median(found.values()):.2f}, at worst {found[worst]:.2f} ({worst})"
-
-
-def _median(times, name):
-    return statistics.median(times[name]["cpu"])

@@ -31,6 +31,11 @@ def in_turns(updates, rounds, *, warm_up=2, at_least=2, most_seconds=math.inf):
     return times
 
 
+def median_cpu(times, name):
+    """Seconds of CPU time of one of the functions that were measured in turns."""
+    return statistics.median(times[name]["cpu"])
+
+
 class Ratio(NamedTuple):
     """Median and quartiles of the ratios in each round."""
 

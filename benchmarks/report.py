@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import goals
-from measuring import Ratio, ratio
+from measuring import Ratio, median_cpu, ratio
 
 NAMES = {
     "limit": "the limit: a bare loop",
@@ -99,7 +99,7 @@ def growth(result):
     for workload in result["alone"]:
         for name in ("limit", "bigbatch_fit", "bigbatch_windows", "plain_keras", "keras_steps"):
             found = {number: result["times"].get(f"{workload}/{number}", [{}])[0] for number in numbers}
-            each = {number: medians(times, name) / number for number, times in found.items() if name in times}
+            each = {number: median_cpu(times, name) / number for number, times in found.items() if name in times}
             cells = [f"{each[number] / each[4]:.2f}" if number in each else "" for number in numbers]
             rows.append([workload, NAMES[name], *cells])
     return table(["CPU time per sample over that at K=4", "", *(f"K={number}" for number in numbers)], rows)
@@ -113,13 +113,9 @@ def marginal(result):
         if max(numbers) <= 4:
             continue
         few, many = (result["times"][f"{workload}/{number}"][0] for number in (4, max(numbers)))
-        more = {name: medians(many, name) - medians(few, name) for name in names if name in many}
+        more = {name: median_cpu(many, name) - median_cpu(few, name) for name in names if name in many}
         rows.append([workload, *(f"{more[name] / more['limit']:.2f}" if name in more else "" for name in names)])
     return table(["CPU time of one more micro-batch", *map(NAMES.get, names)], rows)
-
-
-def medians(times, name):
-    return statistics.median(times[name]["cpu"])
 
 
 def shared(result):
@@ -217,14 +213,17 @@ def draw(result, path):
 
 
 def main(folder, page=None):
-    compare = Path(folder) / "compare.json"
-    draw(json.loads(compare.read_text()), compare.with_suffix(".png"))
     for name, (file, show) in SECTIONS.items():
-        shown = show(json.loads((Path(folder) / file).read_text()))
+        path = Path(folder) / file
+        if not path.exists():
+            continue
+        result = json.loads(path.read_text())
+        if name == "compare":
+            draw(result, path.with_suffix(".png"))
         if page is None:
-            print(shown, "\n")
+            print(show(result), "\n")
         else:
-            put(shown, name, Path(page))
+            put(show(result), name, Path(page))
 
 
 def put(shown, name, page):

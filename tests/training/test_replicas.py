@@ -154,9 +154,8 @@ def test_losses_of_keras_in_a_loop_divide_by_the_replicas(times):
             loss = loss_fn(y, model(x, training=True)) * times
         accumulator.add(tape.gradient(loss, model.trainable_variables), weight=tf.shape(x)[0])
 
-    [batch] = strategy(2).experimental_distribute_dataset(
-        tf.data.Dataset.from_tensors((X[:7], Y[:7])).unbatch().batch(7)
-    )
+    data = tf.data.Dataset.from_tensor_slices((X[:7], Y[:7])).batch(7)
+    [batch] = strategy(2).experimental_distribute_dataset(data)
     strategy(2).run(add, args=batch)
     accumulator.apply(optimizer)
     for variable, start, movement in zip(model.trainable_variables, before, expected, strict=True):
